@@ -1,0 +1,18 @@
+"""Token shards: what a training reads. Building them, the streams on disk, and the loader. No torch in here."""
+
+from nbllm.shards.build import Document, Example, Shards, build
+from nbllm.shards.loader import GlobalBatch, Loader
+from nbllm.shards.stream import IGNORED, Fit, MicroBatch, TokenStream
+
+__all__ = [
+    "IGNORED",
+    "Document",
+    "Example",
+    "Fit",
+    "GlobalBatch",
+    "Loader",
+    "MicroBatch",
+    "Shards",
+    "TokenStream",
+    "build",
+]

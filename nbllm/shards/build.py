@@ -1,0 +1,222 @@
+"""Building shards: texts and examples become two streams of token ids on disk, one to train on and one held out.
+
+Every document is written as [beginning-of-text] tokens [end-of-text], so that its first token has something to be
+predicted from, and so that a model learns to begin as well as to end. Knows the store, and of a tokenizer only its
+`encode_batch`, ids and hash; no corpus, no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nbllm.errors import DataError, UsageError
+from nbllm.shards.stream import TokenStream
+from nbllm.store import Manifest, Parent, Store, hash_value
+
+if TYPE_CHECKING:
+    from nbllm.tokenizer import Tokenizer
+
+PARTS = {"train": "train", "held_out": "held-out"}
+_FORMAT = 1
+_CHUNK_BYTES = 4_000_000
+_CHUNK_DOCUMENTS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A document of which only some tokens are targets; made by the caller where a (prompt, answer) pair won't do."""
+
+    ids: Sequence[int]
+    """Token ids, special ones included; nothing is added to them."""
+    targets: Sequence[bool]
+    """For each id, whether the model is to learn it; the first never counts."""
+    text_bytes: int
+    """UTF-8 bytes of the text that the targets spell."""
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.targets):
+            raise UsageError(f"An example of {len(self.ids)} ids needs as many targets", received=len(self.targets))
+
+
+Document = str | tuple[str | Sequence[int] | None, str | Sequence[int]] | Example
+"""A text, all of it a target; a (prompt, answer) pair, of which only the answer and the end are; or an `Example`."""
+
+
+class Shards:
+    """The tokens of a corpus under one tokenizer.
+
+    Args:
+        folder: its folder in the store.
+        manifest: its manifest.
+        reused: whether it was found where one was to be built.
+    """
+
+    def __init__(self, folder: Path | str, *, manifest: Manifest | None = None, reused: bool = False) -> None:
+        self.folder = Path(folder)
+        self.manifest = manifest
+        self.reused = reused
+        self.train = TokenStream(self.folder / PARTS["train"])
+        self.held_out = TokenStream(self.folder / PARTS["held_out"])
+
+    @classmethod
+    def load(cls, store: Store, name: str) -> Shards:
+        """The shards of that name in the store; raises NotFoundError."""
+        manifest = store.get("shards", name)
+        return cls(store.path("shards", name), manifest=manifest)
+
+    @property
+    def name(self) -> str:
+        """Its name in the store."""
+        return self.folder.name
+
+    def __repr__(self) -> str:
+        return f"Shards({self.name!r}, train={len(self.train):,} tokens, held_out={len(self.held_out):,} tokens)"
+
+
+def build(
+    store: Store,
+    tokenizer: Tokenizer,
+    *,
+    train: Iterable[Document],
+    held_out: Iterable[Document] = (),
+    parents: Sequence[Parent],
+    parameters: Mapping[str, Any],
+    progress: Callable[[str, int, int], None] | None = None,
+    call: Mapping[str, Any] | None = None,
+) -> Shards:
+    """Encodes the two parts into the store, or finds them there from an earlier time.
+
+    Args:
+        store: where they go, under the first 16 hex digits of a hash over parents, parameters and tokenizer.
+        tokenizer: what encodes.
+        train, held_out: texts, (prompt, answer) pairs or `Example`s; empty texts are left out. The iterables are not
+            touched where the shards exist.
+        parents: what the texts come from, and the tokenizer.
+        parameters: what else decided the texts, such as the held-out fraction.
+        progress: called with the part, documents and bytes so far.
+        call: what the manifest keeps to make them again.
+
+    Raises:
+        DataError: no text to train on, or text that isn't Unicode.
+        UsageError: a tokenizer without an end-of-text token.
+    """
+    if tokenizer.eos_id is None:
+        raise UsageError(
+            f"The tokenizer {tokenizer.name!r} has no end-of-text token", next='Give it an "eos_token" in its config'
+        )
+    parameters = {**parameters, "format": _FORMAT, "tokenizer_hash": tokenizer.hash}
+    key = {"parents": [[parent.kind, parent.hash] for parent in parents], "parameters": parameters}
+    name = hash_value(key)[:16]
+    if (store.path("shards", name) / "manifest.json").is_file():
+        shards = Shards.load(store, name)
+        shards.reused = True
+        return shards
+    with store.create("shards", name, parameters=parameters, parents=parents, call=call) as draft:
+        for part, documents in (("train", train), ("held_out", held_out)):
+            meta = _write(Path(draft.folder) / PARTS[part], tokenizer, documents, part, progress)
+            draft.summary |= {f"{part}_{key}": meta[key] for key in ("tokens", "documents", "text_bytes")}
+        if not draft.summary["train_tokens"]:
+            raise DataError("There is no text to train on", next="Add text to the corpus with %%llm_clean SOURCE")
+    return Shards(store.path("shards", name), manifest=draft.manifest)
+
+
+def _write(
+    folder: Path,
+    tokenizer: Tokenizer,
+    documents: Iterable[Document],
+    part: str,
+    progress: Callable[[str, int, int], None] | None,
+) -> dict[str, Any]:
+    """Writes one part; returns its meta.json. Holds a few megabytes of it in memory at a time."""
+    folder.mkdir(parents=True)
+    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 65_536 else np.uint32)
+    boundaries = array("q", [0])
+    text_bytes = 0
+    any_partial = False
+    with (folder / "tokens.bin").open("wb") as tokens_file, (folder / "mask.bin").open("wb") as mask_file:
+        for chunk in _chunks(documents):
+            examples = _encode(tokenizer, chunk)
+            for example in examples:
+                text_bytes += example.text_bytes
+                boundaries.append(boundaries[-1] + len(example.ids))
+                mask = np.asarray(example.targets, dtype=np.uint8)
+                mask[:1] = 0  # nothing stands before it, so it can't be predicted
+                any_partial = any_partial or not mask[1:].all()
+                np.asarray(example.ids, dtype=dtype).tofile(tokens_file)
+                mask.tofile(mask_file)
+            if progress is not None:
+                progress(part, len(boundaries) - 1, text_bytes)
+    if not any_partial:
+        (folder / "mask.bin").unlink()
+    np.save(folder / "boundaries.npy", np.frombuffer(boundaries, dtype=np.int64))
+    meta = {
+        "dtype": dtype.name,
+        "tokens": boundaries[-1],
+        "documents": len(boundaries) - 1,
+        "text_bytes": text_bytes,
+        "vocab_size": tokenizer.vocab_size,
+        "bos_id": tokenizer.bos_id,
+        "eos_id": tokenizer.eos_id,
+        "pad_id": tokenizer.eos_id if tokenizer.pad_id is None else tokenizer.pad_id,
+        "tokenizer_hash": tokenizer.hash,
+    }
+    (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    return meta
+
+
+def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents in groups of a few megabytes, so that encoding can use several threads; empty texts are left out."""
+    chunk: list[Document] = []
+    size_bytes = 0
+    for document in documents:
+        if isinstance(document, str) and not document:
+            continue
+        chunk.append(document)
+        size_bytes += len(document) if isinstance(document, str) else 0
+        if size_bytes >= _CHUNK_BYTES or len(chunk) >= _CHUNK_DOCUMENTS:
+            yield chunk
+            chunk, size_bytes = [], 0
+    if chunk:
+        yield chunk
+
+
+def _encode(tokenizer: Tokenizer, chunk: Sequence[Document]) -> list[Example]:
+    """The documents of a chunk as examples; all their texts are encoded in one call."""
+    texts: list[str] = []
+    for document in chunk:
+        if isinstance(document, str):
+            texts.append(document)
+        elif isinstance(document, tuple):
+            texts.extend(piece for piece in document if isinstance(piece, str))
+        elif not isinstance(document, Example):
+            raise UsageError("A document is a text, a (prompt, answer) pair or an Example", received=document)
+    encoded = iter(tokenizer.encode_batch(texts))
+    first = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+    assert tokenizer.eos_id is not None
+    examples: list[Example] = []
+    for document in chunk:
+        if isinstance(document, Example):
+            examples.append(document)
+            continue
+        if isinstance(document, str):
+            prompt, answer = [], next(encoded)
+            answer_bytes = len(document.encode())
+        else:
+            prompt_piece, answer_piece = document
+            prompt = next(encoded) if isinstance(prompt_piece, str) else list(prompt_piece or ())
+            answer = next(encoded) if isinstance(answer_piece, str) else list(answer_piece)
+            text = answer_piece if isinstance(answer_piece, str) else tokenizer.decode(answer)
+            answer_bytes = len(text.encode())
+        ids = [*first, *prompt, *answer, tokenizer.eos_id]
+        given = len(first) + len(prompt)
+        targets = np.ones(len(ids), dtype=bool)
+        targets[:given] = False
+        examples.append(Example(ids=ids, targets=targets, text_bytes=answer_bytes))  # type: ignore[arg-type]
+    return examples

@@ -1,0 +1,20 @@
+"""Tokenizers: train one, load one, encode and decode, look into it. Doesn't know corpora or models."""
+
+from nbllm.tokenizer.load import load
+from nbllm.tokenizer.patterns import DIGITS, PATTERNS
+from nbllm.tokenizer.stream_decoder import StreamDecoder
+from nbllm.tokenizer.tokenizer import Tokenizer
+from nbllm.tokenizer.train import END_OF_TEXT, PAD, TokenizerConfig, default_vocab_size, train
+
+__all__ = [
+    "DIGITS",
+    "END_OF_TEXT",
+    "PAD",
+    "PATTERNS",
+    "StreamDecoder",
+    "Tokenizer",
+    "TokenizerConfig",
+    "default_vocab_size",
+    "load",
+    "train",
+]

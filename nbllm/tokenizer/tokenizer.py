@@ -1,0 +1,317 @@
+"""A tokenizer: text to ids and back, exactly, with special tokens that only the caller can make.
+
+It wraps the `tokenizers` library (encoding) and keeps the tokenizer.json it came from byte for byte, so that a copy in
+a checkpoint has the same content hash. Decoding a byte-level vocabulary joins the tokens' bytes; anything else is left
+to the file's own decoder. Knows the store's manifest, but neither corpora nor models; imports transformers only to
+hand out or to read a transformers tokenizer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tokenizers
+
+from nbllm.errors import DataError, UsageError
+from nbllm.store import Manifest, Parent
+from nbllm.tokenizer.byte_level import letters_to_bytes
+from nbllm.tokenizer.visible import visible
+
+if TYPE_CHECKING:
+    from nbllm.tokenizer.report import TokenizerReport
+    from nbllm.tokenizer.strip import TokenStrip
+
+ROLES = ("bos", "eos", "pad", "unk")
+
+
+class Tokenizer:
+    """Text to token ids and back.
+
+    Args:
+        definition: the content of a tokenizer.json.
+        config: the content of a tokenizer_config.json; its `bos_token`, `eos_token`, `pad_token` say which special
+            token plays which part.
+        chat_template: a Jinja template for conversations, if there is one.
+        name: its name in the store, or where it came from.
+        manifest: its manifest where it comes from the store.
+        reused: whether it was found in the store where one was to be trained.
+
+    Raises:
+        DataError: `definition` isn't a tokenizer.json.
+    """
+
+    def __init__(
+        self,
+        definition: str,
+        *,
+        config: Mapping[str, Any],
+        chat_template: str | None = None,
+        name: str,
+        manifest: Manifest | None = None,
+        reused: bool = False,
+    ) -> None:
+        self._definition = definition
+        self._backend = _read(definition, name)
+        self._backend.encode_special_tokens = True  # special tokens typed in text stay text
+        self.config: dict[str, Any] = dict(config)
+        self.chat_template = chat_template
+        self.name = name
+        self.manifest = manifest
+        self.reused = reused
+        self.hash = hashlib.sha256(definition.encode()).hexdigest()
+        """SHA-256 of the tokenizer.json, as hex."""
+        self.vocab_size: int = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        """One more than the largest id, special tokens included: the rows that an embedding needs."""
+        roles = {role: self._role(role) for role in ROLES}
+        self.bos_id, self.eos_id, self.pad_id = roles["bos"], roles["eos"], roles["pad"]
+        added = self._backend.get_added_tokens_decoder()
+        self.special_tokens: dict[str, int] = {
+            token.content: id
+            for id, token in sorted(added.items())
+            if token.special or id in (found for found in roles.values() if found is not None)
+        }
+        """Special tokens with their ids."""
+        self._special_ids = frozenset(self.special_tokens.values())
+
+    @classmethod
+    def from_folder(cls, folder: Path | str, *, name: str | None = None, manifest: Manifest | None = None) -> Tokenizer:
+        """Reads a transformers folder, such as a checkpoint; see `nbllm.tokenizer.load` for anything else."""
+        from nbllm.tokenizer.load import read_folder
+
+        return read_folder(Path(folder), name=name, manifest=manifest)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.name!r}, vocab_size={self.vocab_size})"
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    # Text to ids
+
+    def encode(self, text: str, *, allow_special: bool = False, add_bos: bool = False) -> list[int]:
+        """The ids of one text; nothing is added to it unless asked for.
+
+        Args:
+            text: any text; the empty one gives no ids.
+            allow_special: read special tokens that are typed in the text as themselves, not as text. Only for text
+                that the program wrote, such as a rendered chat template.
+            add_bos: put the beginning-of-text token first.
+
+        Raises:
+            UsageError: `text` isn't a string, or there is no beginning-of-text token to add.
+            DataError: half a surrogate pair in the text, which no encoding can write.
+        """
+        ids: list[int] = self.encode_batch([text], allow_special=allow_special)[0]
+        return [self._bos(), *ids] if add_bos else ids
+
+    def encode_batch(self, texts: Sequence[str], *, allow_special: bool = False) -> list[list[int]]:
+        """The ids of many texts, encoded by several threads; see `encode`."""
+        texts = list(texts)
+        backend = self._special_backend if allow_special else self._backend
+        try:
+            return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+        except (TypeError, UnicodeEncodeError):
+            raise _unwritable(texts) from None
+
+    def encode_with_offsets(self, text: str, *, allow_special: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of one text, and for each the characters [start, end) of the text that it holds a part of."""
+        ids = self.encode(text, allow_special=allow_special)
+        pieces = [self._token_bytes[id] for id in ids]
+        content = text.encode()
+        if b"".join(pieces) != content:  # normalised, or a space in front: the library keeps count
+            backend = self._special_backend if allow_special else self._backend
+            return ids, list(backend.encode(text, add_special_tokens=False).offsets)
+        # the character that each byte belongs to; a byte 10xxxxxx goes on with the one before
+        owner = [-1]
+        for byte in content:
+            owner.append(owner[-1] + (byte & 0xC0 != 0x80))
+        offsets, place = [], 1
+        for piece in pieces:
+            offsets.append((owner[place], owner[place + len(piece) - 1] + 1))
+            place += len(piece)
+        return ids, offsets
+
+    # Ids to text
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of some ids; bytes that aren't UTF-8 become U+FFFD, ids without a token become nothing.
+
+        Args:
+            ids: token ids.
+            skip_special: leave special tokens out.
+        """
+        numbers = [int(id) for id in ids]
+        if self.byte_level:
+            return b"".join(self._kept_bytes(numbers, skip_special)).decode("utf-8", errors="replace")
+        if skip_special:
+            numbers = [id for id in numbers if id not in self._special_ids]
+        return str(self._backend.decode(numbers, skip_special_tokens=False))
+
+    def _kept_bytes(self, ids: Iterable[int], skip_special: bool) -> Iterable[bytes]:
+        table = self._token_bytes
+        for id in ids:
+            if 0 <= id < len(table) and not (skip_special and id in self._special_ids):
+                yield table[id]
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that one token stands for; raises UsageError where no token has that id."""
+        self._check_id(id)
+        return self._token_bytes[id]
+
+    def token_text(self, id: int) -> str:
+        """One token made visible: ␣ for a space, ↵ and ⇥, control characters as pictures, stray bytes as <F0>."""
+        return visible(self.token_bytes(id))
+
+    def token(self, id: int) -> str:
+        """One token as the vocabulary writes it (`Ġthe`); raises UsageError where no token has that id."""
+        self._check_id(id)
+        return str(self._backend.id_to_token(id) or "")  # ids may have gaps
+
+    @cached_property
+    def byte_level(self) -> bool:
+        """Whether the vocabulary is one of bytes, so that any text comes back exactly."""
+        return "ByteLevel" in _types(json.loads(self._definition).get("decoder"))
+
+    @cached_property
+    def lossless(self) -> bool:
+        """Whether any text comes back exactly: a byte-level vocabulary, nothing normalised, no space put in front."""
+        definition = json.loads(self._definition)
+        steps = definition.get("pre_tokenizer") or {}
+        prefix = [step.get("add_prefix_space") for step in (steps, *steps.get("pretokenizers", ()))]
+        return self.byte_level and definition.get("normalizer") is None and not any(prefix)
+
+    def merge(self, id: int) -> tuple[int, bytes, bytes] | None:
+        """The merge that makes a token: its rank (0 was learned first) and the two parts; None where none does."""
+        found = self._merges.get(self.token(id))
+        return found and (found[0], letters_to_bytes(found[1]), letters_to_bytes(found[2]))
+
+    @cached_property
+    def _merges(self) -> dict[str, tuple[int, str, str]]:
+        pairs = json.loads(self._definition)["model"].get("merges") or ()
+        split = [pair.split(" ", 1) if isinstance(pair, str) else pair for pair in pairs]
+        return {left + right: (rank, left, right) for rank, (left, right) in enumerate(split)}
+
+    @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        added = self._backend.get_added_tokens_decoder()
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        table = [b""] * self.vocab_size
+        for token, id in vocabulary.items():
+            if id in added:
+                table[id] = added[id].content.encode()
+            elif self.byte_level:
+                table[id] = letters_to_bytes(token)
+            elif len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+                table[id] = bytes.fromhex(token[3:5])
+            else:
+                table[id] = token.replace("▁", " ").encode()
+        return table
+
+    @cached_property
+    def _special_backend(self) -> tokenizers.Tokenizer:
+        return _read(self._definition, self.name)
+
+    # Looking into it
+
+    def inspect(self, text: str, *, allow_special: bool = False) -> TokenStrip:
+        """The text as a strip of its tokens, with ids, bytes and merges; see `TokenStrip`."""
+        from nbllm.tokenizer.strip import inspect
+
+        return inspect(self, text, allow_special=allow_special)
+
+    def report(self, texts: Iterable[str]) -> TokenizerReport:
+        """How this tokenizer fits some texts: use of the vocabulary, compression, round trips; see `report`."""
+        from nbllm.tokenizer.report import report
+
+        return report(self, texts)
+
+    # Out of here
+
+    def save(self, folder: Path | str) -> Path:
+        """Writes a transformers folder, whose `AutoTokenizer` gives equal ids for texts without special tokens.
+
+        (A transformers tokenizer reads special tokens typed in text as themselves, as `allow_special=True` does.)
+
+        Returns:
+            The folder, made where it wasn't there.
+        """
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tokenizer.json").write_text(self._definition, encoding="utf-8")
+        # A class that lives in remote code couldn't be loaded without running it.
+        config = {key: value for key, value in self.config.items() if key not in ("auto_map", "chat_template")}
+        if "auto_map" in self.config or "tokenizer_class" not in config:
+            config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        text = json.dumps(config, ensure_ascii=False, indent=2)
+        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+        if self.chat_template is not None:
+            (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")
+        return folder
+
+    def as_transformers(self) -> Any:
+        """The same tokenizer as transformers loads it (`PreTrainedTokenizerFast`)."""
+        import tempfile
+
+        from transformers import AutoTokenizer
+
+        with tempfile.TemporaryDirectory() as folder:
+            return AutoTokenizer.from_pretrained(self.save(folder), local_files_only=True)
+
+    def as_parent(self) -> Parent:
+        """The reference that what is made with it keeps: to the store, or to a file outside."""
+        if self.manifest is not None:
+            return self.manifest.as_parent()
+        return Parent(kind="file", name=self.name, hash=self.hash)
+
+    # Inner matters
+
+    def _role(self, role: str) -> int | None:
+        token = self.config.get(f"{role}_token")
+        content = token.get("content") if isinstance(token, Mapping) else token
+        return None if content is None else self._backend.token_to_id(content)
+
+    def _bos(self) -> int:
+        if self.bos_id is None:
+            raise UsageError(f"The tokenizer {self.name!r} has no beginning-of-text token", next="Leave add_bos out")
+        return self.bos_id
+
+    def _check_id(self, id: int) -> None:
+        if not 0 <= id < self.vocab_size:
+            raise UsageError(f"No token has this id; ids run from 0 to {self.vocab_size - 1}", received=id)
+
+
+def _read(definition: str, name: str) -> tokenizers.Tokenizer:
+    try:
+        backend = tokenizers.Tokenizer.from_str(definition)
+    except Exception as error:  # the library raises plain Exception
+        raise DataError(f"{name} holds no tokenizer.json that can be read: {error}") from error
+    backend.no_padding()
+    backend.no_truncation()
+    return backend
+
+
+def _types(step: Any) -> set[str]:
+    """The types of a tokenizer.json's step and of the steps inside it."""
+    if not isinstance(step, Mapping):
+        return set()
+    inner = [*step.get("decoders", ()), *step.get("pretokenizers", ()), *step.get("normalizers", ())]
+    return {str(step.get("type"))}.union(*(_types(part) for part in inner))
+
+
+def _unwritable(texts: Sequence[object]) -> UsageError | DataError:
+    for text in texts:
+        if not isinstance(text, str):
+            return UsageError("Only strings can be encoded", received=text)
+        position = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), None)
+        if position is not None:
+            return DataError(
+                f"The text holds half a surrogate pair (U+{ord(text[position]):04X}) at character {position}, which "
+                "isn't a character",
+                next='Clean it with text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")',
+            )
+    return DataError("The text can't be encoded", received=texts[0] if texts else None)
