@@ -15,7 +15,7 @@ class NbllmError(Exception):
 
     Args:
         what: what was wrong, as a sentence without a full stop.
-        received: the value that was received, shown by `repr` (cut at 200 characters); leave it out where `what` names it.
+        received: the value received, shown by `repr` (cut at 200 characters); leave it out where `what` names it.
         next: what to type next, as a sentence without a full stop.
     """
 
@@ -32,7 +32,8 @@ class NbllmError(Exception):
             line += f" (received {shown if len(shown) <= 200 else shown[:199] + '…'})"
         if self.next:
             line += f". {self.next}"
-        return " ".join(line.split()).rstrip(".") + "."
+        line = " ".join(line.split())
+        return line if line.endswith(("?", "…")) else line.rstrip(".") + "."
 
     def _render_traceback_(self) -> list[str]:
         return [f"{type(self).__name__}: {self}"]

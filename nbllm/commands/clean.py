@@ -1,0 +1,60 @@
+"""`%%llm_clean`: text from files, variables or the embedded corpus becomes a corpus, stage by stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbllm.commands.base import Call, Command
+from nbllm.commands.options import Option
+from nbllm.errors import UsageError
+
+
+def _run(call: Call) -> Any:
+    arguments = call.arguments
+    if not arguments.source:
+        raise UsageError("There is nothing to clean", next="Name a file, a folder, $texts or builtin:pydocs")
+    stages = None
+    if call.body is not None and call.body.strip():
+        stages = call.body.splitlines()
+    paths = [source for source in arguments.source if not _strings(source)]
+    texts = [text for source in arguments.source if _strings(source) for text in source] or None
+    functions = {name: value for name, value in call.namespace.items() if callable(value) and not name.startswith("_")}
+    corpus = call.session.clean(
+        *paths,
+        texts=texts,
+        stages=stages,
+        functions=functions,
+        **arguments.only("name", "recipe", "text_column", "split", "workers", "overwrite"),
+    )
+    if corpus.reused:
+        call.say(f"Corpus {corpus.name} was made with these stages from this text before: it is used again.")
+    return corpus
+
+
+def _strings(source: Any) -> bool:
+    """Whether a notebook value is texts to clean rather than where to find them."""
+    return isinstance(source, (list, tuple)) and all(isinstance(text, str) for text in source)
+
+
+COMMAND = Command(
+    name="llm_clean",
+    summary="clean text into a corpus",
+    example="%%llm_clean builtin:pydocs --name pydocs\nnormalize\nlength min=100\ndedup exact",
+    body="one stage a line, in order; empty: the recipe's own stages",
+    options=(
+        Option(
+            name="source",
+            help="files, folders, globs, label=PATH, $variable, builtin:pydocs",
+            kind="any",
+            many=True,
+            completes="file",
+        ),
+        Option(name="--name", help="the corpus's name; by default after the first source"),
+        Option(name="--recipe", help="a named list of stages", default="default", completes="recipe"),
+        Option(name="--text-column", help="the column that holds the text, in .jsonl, .csv and .parquet"),
+        Option(name="--split", help="how a text file becomes documents: file, line, blank or a marker", default="file"),
+        Option(name="--workers", help="processes", kind="integer", default=1),
+        Option(name="--overwrite", help="replace a corpus of that name", kind="flag"),
+    ),
+    run=_run,
+)

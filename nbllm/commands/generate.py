@@ -1,0 +1,89 @@
+"""`%llm_generate` and `%%llm_generate`: continue a prompt, streaming."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbllm.commands.base import Call, Command
+from nbllm.commands.options import Option
+from nbllm.errors import UsageError
+
+_SETTINGS = (
+    "max_new_tokens", "greedy", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed", "n",
+)  # fmt: skip
+
+
+def _run(call: Call) -> Any:
+    arguments = call.arguments
+    if call.body is not None:
+        if arguments.prompt:
+            raise UsageError("The prompt of %%llm_generate is the cell body", received=arguments.prompt[0])
+        prompt: Any = call.body.removesuffix("\n")
+    elif len(arguments.prompt) > 1:
+        raise UsageError(
+            "The prompt is more than one word", next=f'Put it in quotes: %llm_generate "{_joined(arguments)}"'
+        )
+    else:
+        prompt = arguments.prompt[0] if arguments.prompt else ""
+    settings = arguments.only(*_SETTINGS)
+    if "stop" in settings:
+        settings["stop"] = tuple(settings["stop"])
+    several = settings.get("n", call.session.sampling.n) > 1
+    if not several:
+        call.write(prompt if isinstance(prompt, str) else "")
+    generation = call.session.generate(
+        prompt,
+        **settings,
+        **arguments.only("model", "checkpoint", "adapter", "chat", "trace"),
+        on_text=None if several else lambda _, text: call.write(text),
+    )
+    if several:
+        for number, text in enumerate(generation.texts, 1):
+            call.say(f"── {number} ──\n{prompt}{text}")
+    else:
+        call.write("\n")
+    call.say(f"({generation.summary})")
+    if generation.stop_reason == "interrupted":
+        raise Interrupted(generation)
+    return generation
+
+
+class Interrupted(KeyboardInterrupt):
+    """An interrupt that carries what had been sampled when it came."""
+
+    def __init__(self, generation: Any) -> None:
+        self.generation = generation
+        super().__init__("interrupted; what there is has been kept")
+
+
+def _joined(arguments: Any) -> str:
+    return " ".join(str(word) for word in arguments.prompt)[:60]
+
+
+COMMAND = Command(
+    name="llm_generate",
+    summary="continue a prompt with the current model",
+    example='%llm_generate "Return the next" --temperature 0.7 --max-new-tokens 60',
+    body="the prompt, untouched",
+    options=(
+        Option(name="prompt", help="the text to continue, in quotes", kind="any", many=True),
+        Option(name="--max-new-tokens", help="at most", kind="integer", default=100),
+        Option(name="--greedy", help="always the most probable token", kind="flag"),
+        Option(name="--temperature", help="divides the logits; 0 is greedy", kind="number"),
+        Option(name="--top-k", help="keep the k most probable tokens; 0 keeps all", kind="integer"),
+        Option(name="--top-p", help="keep the smallest set with this probability; 0 is greedy", kind="number"),
+        Option(
+            name="--min-p", help="keep tokens with this share of the most probable one's probability", kind="number"
+        ),
+        Option(name="--repetition-penalty", help="divides logits of tokens that were there; 1 is off", kind="number"),
+        Option(name="--stop", help="end before one of these texts", many=True),
+        Option(name="--seed", help="of the random numbers", kind="integer"),
+        Option(name="--n", help="samples", kind="integer"),
+        Option(name="--model", help="a run, folder, GGUF file or hub name", completes="run"),
+        Option(name="--checkpoint", help="the step of a run's checkpoint", kind="integer"),
+        Option(name="--adapter", help="an adapter, or off", completes="adapter"),
+        Option(name="--chat", help="put the prompt into the model's chat template", kind="flag"),
+        Option(name="--trace", help="keep each step's alternatives", kind="flag"),
+    ),
+    run=_run,
+)

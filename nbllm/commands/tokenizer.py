@@ -1,0 +1,75 @@
+"""`%llm_tokenizer`: train one, load one, look into one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbllm.commands.base import Call, Command
+from nbllm.commands.options import Option
+from nbllm.errors import NotFoundError, UsageError, did_you_mean
+
+_ACTIONS = {
+    "train": "train on the current corpus, without its held-out part",
+    "load": "a name in the store, a transformers folder or a tokenizer.json file",
+    "inspect": "a text as coloured tokens with ids and bytes",
+    "report": "vocabulary, compression and round trip on the current corpus",
+}
+
+
+def _run(call: Call) -> Any:
+    session, arguments = call.session, call.arguments
+    action = arguments.action
+    if action not in _ACTIONS:
+        known = did_you_mean(action, _ACTIONS) if action else "Type %llm_tokenizer train, load, inspect or report"
+        raise UsageError(f"%llm_tokenizer can't {action!r}" if action else "%llm_tokenizer needs a verb", next=known)
+    if action == "train":
+        tokenizer = session.train_tokenizer(
+            **arguments.only(
+                "corpus", "algorithm", "vocab_size", "special", "pattern", "digits", "name", "held_out", "overwrite"
+            )
+        )
+        if tokenizer.reused:
+            call.say(f"Tokenizer {tokenizer.name} was trained so on this corpus before: it is used again.")
+        elif "vocab_size" not in arguments.given:
+            call.say(f"Vocabulary of {tokenizer.vocab_size:,} entries, by the size of the corpus.")
+        return tokenizer
+    if action == "load":
+        if arguments.text is None:
+            raise UsageError("%llm_tokenizer load needs a name, folder or file")
+        return session.load_tokenizer(arguments.text)
+    if session.tokenizer is None:
+        raise NotFoundError("There is no tokenizer yet", next="Make one with %llm_tokenizer train")
+    if action == "inspect":
+        if arguments.text is None:
+            raise UsageError("There is no text to inspect", next='Type %llm_tokenizer inspect "some text"')
+        return session.tokenizer.inspect(arguments.text)
+    if session.corpus is None:
+        raise NotFoundError("There is no corpus to report on", next="Make one with %llm_clean builtin:pydocs")
+    return session.tokenizer.report(session.corpus.texts())
+
+
+COMMAND = Command(
+    name="llm_tokenizer",
+    summary="train a tokenizer, load one, look into one",
+    example='%llm_tokenizer train --vocab-size 2048\n%llm_tokenizer inspect "Two  spaces, naïve CH3COOH"',
+    actions=_ACTIONS,
+    options=(
+        Option(name="action", help="what to do"),
+        Option(name="text", help="the text to inspect, or what to load", completes="tokenizer"),
+        Option(name="--corpus", help="the corpus to train on; the current one by default", completes="corpus"),
+        Option(name="--algorithm", help="how", default="bpe", choices=("bpe", "unigram", "wordpiece")),
+        Option(name="--vocab-size", help="entries; by default 2,048 to 32,768 by the text's size", kind="integer"),
+        Option(name="--special", help="further special tokens", many=True),
+        Option(
+            name="--pattern",
+            help="how text is cut before merging",
+            default="gpt4",
+            choices=("gpt2", "gpt4", "llama3", "none"),
+        ),
+        Option(name="--digits", help="how digits are cut", default="any", choices=("single", "triple", "any")),
+        Option(name="--held-out", help="fraction of documents to leave out", kind="number", default=0.05),
+        Option(name="--name", help="the tokenizer's name; the corpus's by default"),
+        Option(name="--overwrite", help="replace a tokenizer of that name", kind="flag"),
+    ),
+    run=_run,
+)

@@ -1,0 +1,116 @@
+"""How results show in IPython: panels for runs, nothing twice.
+
+A magic returns its result, so that it can be assigned; what the magic has shown already (a panel, streamed text) must
+not show again as the cell's `Out`. Results know nothing of IPython: formatters registered here look at a set of what
+this cell has shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from nbllm.commands import Command
+from nbllm.commands.options import Arguments
+from nbllm.commands.panel import PanelRequest
+
+_TYPES = (("nbllm.train.run", "Run"), ("nbllm.sample.generation", "Generation"))
+
+
+class Display:
+    """The display side of the extension.
+
+    Args:
+        shell: the running InteractiveShell.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._shown: set[int] = set()
+        formatter = shell.display_formatter.ipython_display_formatter
+        formatter.for_type_by_name(*_TYPES[0], self._run_again)
+        formatter.for_type_by_name(*_TYPES[1], self._generation_again)
+        shell.events.register("pre_run_cell", self._new_cell)
+
+    def remove(self) -> None:
+        """Takes the formatters away again."""
+        formatter = self._shell.display_formatter.ipython_display_formatter
+        for module, name in _TYPES:
+            formatter.deferred_printers.pop((module, name), None)
+            for known in list(formatter.type_printers):
+                if (known.__module__, known.__name__) == (module, name):
+                    formatter.type_printers.pop(known)
+        with contextlib.suppress(ValueError):
+            self._shell.events.unregister("pre_run_cell", self._new_cell)
+
+    @contextlib.contextmanager
+    def watch(self, session: Any) -> Iterator[None]:
+        """Shows the panel of a run as soon as the session has it, also while a `--wait` blocks the cell."""
+
+        def started(change: Any) -> None:
+            if change["new"] is not None:
+                self._show_run(change["new"])
+
+        if not self._live:
+            yield
+            return
+        session.observe(started, "run")
+        try:
+            yield
+        finally:
+            session.unobserve(started, "run")
+
+    def show(self, command: Command, result: Any, arguments: Arguments, session: Any) -> Any:
+        """Shows what a command returned where the cell's `Out` wouldn't; returns what the magic should."""
+        if isinstance(result, PanelRequest):
+            self._panel(result.name, session)
+            return None
+        kind = (type(result).__module__, type(result).__name__)
+        if kind == _TYPES[0] and id(result) not in self._shown:
+            self._show_run(result)
+        if kind in _TYPES:
+            self._shown.add(id(result))
+        return result
+
+    @property
+    def _live(self) -> bool:
+        return hasattr(self._shell, "kernel")
+
+    def _show_run(self, run: Any) -> None:
+        from nbllm.panels import show_run
+
+        self._shown.add(id(run))
+        show_run(run)
+
+    def _panel(self, name: str, session: Any) -> None:
+        from IPython.display import display
+
+        from nbllm.errors import NotFoundError
+
+        if name == "session":
+            display(session.card())
+        elif name == "train":
+            if session.run is None:
+                raise NotFoundError("There is no run yet", next="Start one with %llm_train")
+            self._show_run(session.run)
+        else:
+            from nbllm.panels import show_generate
+
+            show_generate(session)
+
+    def _new_cell(self, *_: Any) -> None:
+        self._shown.clear()
+
+    def _run_again(self, run: Any) -> None:
+        if id(run) not in self._shown:
+            self._show_run(run)
+
+    def _generation_again(self, generation: Any) -> None:
+        from IPython.display import publish_display_data
+
+        if id(generation) not in self._shown:
+            data = {"text/plain": str(generation)}
+            if hasattr(generation, "_repr_html_"):
+                data["text/html"] = generation._repr_html_()
+            publish_display_data(data)

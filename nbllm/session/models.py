@@ -1,0 +1,196 @@
+"""Which model is meant, where it lies, and the models kept in memory.
+
+A reference to a run means its newest checkpoint, looked up whenever it is used, so that sampling from a live run
+follows it. Models in memory are keyed by the content they were loaded from, never by name alone: a run resumed under
+the same name, or a folder written again, is loaded again.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbllm.errors import NotFoundError, RunError, UsageError, did_you_mean
+from nbllm.store import Parent, Store, hash_value, read_json
+
+if TYPE_CHECKING:
+    from nbllm.tokenizer import Tokenizer
+
+_KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelReference:
+    """What `session.model` holds: where a model comes from, not the model."""
+
+    kind: str
+    """`run` (of this store) or `folder` (a transformers folder, a GGUF file, or a hub name)."""
+    source: str
+    """The run's name, or the folder, file or hub name."""
+    checkpoint: int | None = None
+    """The step of a run's checkpoint; None for the newest."""
+
+    @property
+    def name(self) -> str:
+        """A short name for messages and artefacts."""
+        return self.source if self.kind == "run" else Path(self.source).name
+
+
+class Models:
+    """Finds models and keeps the last few in memory.
+
+    Args:
+        store: where runs and adapters are.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loaded: dict[tuple[str, ...], Any] = {}
+        self._tokenizers: dict[tuple[str, ...], Tokenizer] = {}
+
+    def reference(self, source: str) -> ModelReference:
+        """The reference that a name means: a run of the store first, else a folder, file or hub name."""
+        if source in self._store.names("run"):
+            return ModelReference(kind="run", source=source)
+        path = Path(source).expanduser()
+        if path.exists():
+            return ModelReference(kind="folder", source=str(path.absolute()))
+        if source.count("/") == 1 and not source.startswith((".", "/", "~")):
+            return ModelReference(kind="folder", source=source)
+        raise NotFoundError(
+            f"No run, folder or file is named {source!r}",
+            next=did_you_mean(source, self._store.names("run")) or "Train one with %llm_train",
+        )
+
+    def path(self, reference: ModelReference) -> str:
+        """The transformers folder (or GGUF file, or hub name) behind a reference.
+
+        Raises:
+            RunError: the run has no checkpoint yet, or not that one.
+        """
+        if reference.kind == "folder":
+            return reference.source
+        from nbllm.train import Run
+
+        checkpoints = Run(self._store, reference.source).checkpoints
+        if reference.checkpoint is not None:
+            checkpoints = [item for item in checkpoints if item.step == reference.checkpoint]
+        if not checkpoints:
+            wanted = "no checkpoint yet" if reference.checkpoint is None else f"no checkpoint {reference.checkpoint}"
+            raise RunError(
+                f"The run {reference.source!r} has {wanted}",
+                next=f"Wait for one (%llm_train --attach {reference.source}), or press Checkpoint in its panel",
+            )
+        chosen = checkpoints[-1]
+        base = _base_of_adapter(chosen.path)
+        return base or str(chosen.path)
+
+    def tokenizer(self, reference: ModelReference) -> Tokenizer:
+        """The tokenizer that a model brings with it."""
+        from nbllm.tokenizer import load
+
+        path = self.path(reference)
+        key = _content_key(path)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = load(self._store, path)
+        return self._tokenizers[key]
+
+    def parents(self, reference: ModelReference) -> list[Parent]:
+        """What an artefact made from this model keeps as its parent."""
+        if reference.kind == "run":
+            return [self._store.get("run", reference.source).as_parent()]
+        return [Parent(kind="file", name=reference.source, hash=hash_value(list(_content_key(reference.source))))]
+
+    def adapter_folder(self, name: str) -> Path:
+        """The folder of an adapter: the published artefact, else the newest checkpoint of the run that trains it."""
+        from nbllm.adapters import is_adapter_folder
+
+        if name in self._store.names("run"):
+            from nbllm.train import Run
+
+            checkpoints = [item for item in Run(self._store, name).checkpoints if is_adapter_folder(item.path)]
+            if checkpoints:
+                return Path(checkpoints[-1].path)
+        if name in self._store.names("adapter"):
+            return self._store.path("adapter", name)
+        path = Path(name).expanduser()
+        if is_adapter_folder(path):
+            return path
+        if name in self._store.names("run"):
+            raise RunError(
+                f"The adapter {name!r} has no checkpoint yet", next=f"Wait for one (%llm_train --attach {name})"
+            )
+        raise NotFoundError(
+            f"No adapter is named {name!r}",
+            next=did_you_mean(name, self._store.names("adapter")) or "Make one with %llm_finetune --data FILE",
+        )
+
+    def base_of(self, adapter: str, current: ModelReference | None) -> ModelReference:
+        """The model that an adapter belongs to: what its configuration names, else the current one."""
+        base = _base_of_adapter(self.adapter_folder(adapter))
+        if base:
+            path = Path(base)
+            if path.parent.name == "checkpoints" and path.parent.parent.name in self._store.names("run"):
+                run = path.parent.parent.name
+                return ModelReference(kind="run", source=run, checkpoint=int(path.name.removeprefix("step-")))
+            return ModelReference(kind="folder", source=base)
+        if current is None:
+            raise NotFoundError(f"The adapter {adapter!r} doesn't name its base", next="Add --model FOLDER")
+        return current
+
+    def load(self, reference: ModelReference, *, adapter: str | None = None) -> tuple[Any, Tokenizer]:
+        """The model in eval mode on the best device, with an adapter attached or not, and its tokenizer."""
+        from nbllm.adapters import attach, detach
+        from nbllm.model import best_device, load
+
+        folder = self.adapter_folder(adapter) if adapter else None
+        if folder is not None:
+            wanted = _base_of_adapter(folder)
+            if wanted and _content_key(wanted) != _content_key(self.path(reference)):
+                reference = self.base_of(str(adapter), reference)
+        path = self.path(reference)
+        key = _content_key(path)
+        if key not in self._loaded:
+            while len(self._loaded) >= _KEPT:
+                self._loaded.pop(next(iter(self._loaded)))
+            self._loaded[key] = load(path, device=best_device()).eval()
+        model = self._loaded.pop(key)
+        model = attach(model, folder) if folder is not None else detach(model)
+        self._loaded[key] = model  # last used, last dropped
+        return model.eval(), self.tokenizer(reference)
+
+    def free(self) -> int:
+        """Drops every model and tokenizer in memory, and gives the accelerator's memory back."""
+        count = len(self._loaded)
+        self._loaded.clear()
+        self._tokenizers.clear()
+        gc.collect()
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return count
+
+
+def _content_key(path: str) -> tuple[str, ...]:
+    """What a model at `path` is loaded from: our checkpoints' hash, else the size and time of each file."""
+    folder = Path(path)
+    if (folder / "checkpoint.json").is_file():
+        return (str(folder), hash_value(read_json(folder / "checkpoint.json")))
+    if not folder.exists():
+        return (path,)
+    files = [folder] if folder.is_file() else sorted(item for item in folder.iterdir() if item.is_file())
+    return (str(folder), *(f"{item.name}:{item.stat().st_size}:{item.stat().st_mtime_ns}" for item in files))
+
+
+def _base_of_adapter(folder: str | Path) -> str | None:
+    """The base that an adapter folder names; None where the folder holds no adapter."""
+    configuration = Path(folder) / "adapter_config.json"
+    if not configuration.is_file():
+        return None
+    base = read_json(configuration).get("base_model_name_or_path")
+    if not base:
+        raise UsageError(f"{configuration} doesn't name its base model")
+    return str(base)
