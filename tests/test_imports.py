@@ -26,7 +26,8 @@ ALLOWED = {
     "export": {"errors", "store", "model", "tokenizer", "adapters"},
     "train": {"errors", "store", "shards", "model", "adapters", "tokenizer", "sample", "evaluate"},
     "session": {
-        "errors", "store", "corpus", "tokenizer", "shards", "model", "adapters", "sample", "evaluate", "export", "train",
+        "errors", "store", "corpus", "tokenizer", "shards", "model", "adapters", "sample", "evaluate", "export",
+        "train",
     },
     # completion looks names up in the tables of presets, recipes and stages
     "commands": {"errors", "store", "session", "model.presets", "corpus.recipe", "corpus.stages"},

@@ -109,7 +109,7 @@ def test_json_of_numbers_that_are_not_finite_is_read_by_any_parser(tmp_path: Pat
 
 def test_damaged_json_says_which_file(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"a": ')
-    with pytest.raises(StoreError, match="x.json is damaged"):
+    with pytest.raises(StoreError, match=r"x\.json is damaged"):
         read_json(tmp_path / "x.json")
 
 
@@ -118,8 +118,10 @@ def test_second_kernel_waits_and_then_gets_one_clear_line(store: Store) -> None:
         [
             sys.executable,
             "-c",
-            "import sys; from nbllm.store import Store\n"
-            f"with Store({str(store.root)!r}).lock('corpus-docs'): print('held', flush=True); sys.stdin.read()",
+            (
+                "import sys; from nbllm.store import Store\n"
+                f"with Store({str(store.root)!r}).lock('corpus-docs'): print('held', flush=True); sys.stdin.read()"
+            ),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -58,7 +58,7 @@ def test_elsewhere_dollars_and_braces_are_characters() -> None:
 
 
 def test_unknown_variable_names_the_nearest() -> None:
-    with pytest.raises(NotFoundError, match="No variable is named 'txts'.*Did you mean texts"):
+    with pytest.raises(NotFoundError, match=r"No variable is named .txts.*Did you mean texts"):
         values("$txts", texts=[])
 
 
