@@ -71,12 +71,12 @@ def read_folder(folder: Path, *, name: str | None = None, manifest: Manifest | N
     for role, token in _json(folder / "special_tokens_map.json").items():
         config.setdefault(role, token)
     template = folder / "chat_template.jinja"
-    chat_template = template.read_text(encoding="utf-8") if template.is_file() else config.get("chat_template")
+    chat_template = _text(template) if template.is_file() else config.get("chat_template")
     if isinstance(chat_template, list):  # older folders: several templates by name
         named = {entry["name"]: entry["template"] for entry in chat_template}
         chat_template = named.get("default")
     return Tokenizer(
-        (folder / "tokenizer.json").read_text(encoding="utf-8"),
+        _text(folder / "tokenizer.json"),
         config=config,
         chat_template=chat_template,
         name=name,
@@ -90,10 +90,10 @@ def _read_file(path: Path) -> Tokenizer:
     if path.name in ("tokenizer.json", "tokenizer_config.json"):
         return read_folder(path.parent)
     try:
-        definition = path.read_text(encoding="utf-8")
+        definition = _text(path)
         added = json.loads(definition).get("added_tokens", ())
         contents = {token["content"] for token in added}
-    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
+    except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise DataError(f"{path} is no tokenizer.json: {error}") from error
     config = {}
     for role in ROLES:  # a lone tokenizer.json doesn't say which token plays which part
@@ -131,7 +131,15 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        value = json.loads(_text(path))
+    except json.JSONDecodeError as error:
         raise DataError(f"{path} is damaged: {error}") from error
     return value if isinstance(value, dict) else {}
+
+
+def _text(path: Path) -> str:
+    """A file's text as it is: line ends are kept, so that a copy has the same hash."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} isn't UTF-8 text: {error}") from error

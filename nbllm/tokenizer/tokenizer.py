@@ -242,7 +242,7 @@ class Tokenizer:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "tokenizer.json").write_text(self._definition, encoding="utf-8")
+        (folder / "tokenizer.json").write_bytes(self._definition.encode())
         # A class that lives in remote code couldn't be loaded without running it.
         config = {key: value for key, value in self.config.items() if key not in ("auto_map", "chat_template")}
         if "auto_map" in self.config or "tokenizer_class" not in config:
@@ -250,7 +250,7 @@ class Tokenizer:
         text = json.dumps(config, ensure_ascii=False, indent=2)
         (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
         if self.chat_template is not None:
-            (folder / "chat_template.jinja").write_text(self.chat_template, encoding="utf-8")
+            (folder / "chat_template.jinja").write_bytes(self.chat_template.encode())
         return folder
 
     def as_transformers(self) -> Any:
