@@ -1,0 +1,32 @@
+"""Panels: live widgets for a run and for sampling, each with a static face that stays in the saved notebook.
+
+One Python file and one JavaScript module a panel. They know the session and the run as objects handed in, and errors;
+nothing here is imported before a panel is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbllm.panels.generate import show_generate
+    from nbllm.panels.registry import close_all
+    from nbllm.panels.train import show_run, static_html, static_text
+
+__all__ = ["close_all", "show_generate", "show_run", "static_html", "static_text"]
+
+_HOMES = {
+    "close_all": "registry",
+    "show_generate": "generate",
+    "show_run": "train",
+    "static_html": "train",
+    "static_text": "train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nbllm.panels' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"nbllm.panels.{_HOMES[name]}"), name)

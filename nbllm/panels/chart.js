@@ -1,0 +1,353 @@
+// Curves with bounded memory, and a line chart on a canvas. Stands behind kit.js and in front of a panel's module.
+
+// One curve, as history.py's Series: at `capacity` points, each four neighbours become their lowest and highest.
+class Series {
+  constructor(keep = 'extremes', capacity = 4096) {
+    this.keep = keep;
+    this.capacity = capacity;
+    this.clear();
+  }
+
+  clear(stride = 1) {
+    this.stride = stride;
+    this.length = 0;
+    this.steps = new Float64Array(this.capacity + 8);
+    this.values = new Float64Array(this.capacity + 8);
+    this.bucket = [];
+  }
+
+  load(steps, values, stride) {
+    this.clear(stride);
+    for (let i = 0; i < steps.length && i < this.capacity; i++) this.push(steps[i], values[i]);
+  }
+
+  append(step, value) {
+    if (this.stride === 1) this.push(step, value);
+    else {
+      this.bucket.push([step, value]);
+      if (this.bucket.length === 2 * this.stride) {
+        for (const point of this.thin(this.bucket)) this.push(...point);
+        this.bucket = [];
+      }
+    }
+    if (this.length >= this.capacity) this.halve();
+  }
+
+  push(step, value) {
+    this.steps[this.length] = step;
+    this.values[this.length++] = value;
+  }
+
+  halve() {
+    const n = this.length;
+    this.length = 0;
+    for (let start = 0; start < n; start += 4) {
+      const four = [];
+      for (let i = start; i < Math.min(n, start + 4); i++) four.push([this.steps[i], this.values[i]]);
+      for (const point of this.thin(four)) this.push(...point);
+    }
+    this.stride *= 2;
+  }
+
+  thin(bucket) {
+    if (bucket.length <= 2) return bucket.slice();
+    if (this.keep === 'last') return [bucket[(bucket.length >> 1) - 1], bucket[bucket.length - 1]];
+    const finite = bucket.filter((point) => Number.isFinite(point[1]));
+    const hole = bucket.find((point) => !Number.isFinite(point[1]));
+    const chosen = hole ? [hole] : [];
+    if (finite.length) {
+      chosen.push(finite.reduce((best, point) => (point[1] > best[1] ? point : best)));
+      if (!hole) chosen.push(finite.reduce((best, point) => (point[1] < best[1] ? point : best)));
+    }
+    return chosen.filter((point, i) => chosen.indexOf(point) === i).sort((a, b) => a[0] - b[0]);
+  }
+
+  // Calls visit(step, value) for every point, the bucket being filled included.
+  each(visit) {
+    for (let i = 0; i < this.length; i++) visit(this.steps[i], this.values[i]);
+    for (const point of this.bucket) visit(point[0], point[1]);
+  }
+
+  get lastStep() {
+    if (this.bucket.length) return this.bucket[this.bucket.length - 1][0];
+    return this.length ? this.steps[this.length - 1] : 0;
+  }
+
+  // The kept point nearest to a step, or null.
+  near(step) {
+    let best = null;
+    this.each((s, v) => {
+      if (best === null || Math.abs(s - step) <= Math.abs(best[0] - step)) best = [s, v];
+    });
+    return best;
+  }
+}
+
+// A buffer of a message: n float64 steps, then n float64 values.
+function points(view) {
+  const n = view.byteLength / 16;
+  const copy = new Float64Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
+  return [copy.subarray(0, n), copy.subarray(n)];
+}
+
+function ticks(low, high, most) {
+  if (!(high > low)) return [];
+  const rough = (high - low) / most;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough);
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i <= high / step + 1e-9; i++) found.push(i * step);
+  return found;
+}
+
+// Calls back when the theme or the pixel ratio changes; returns what ends it.
+function watchLook(callback) {
+  let query = null;
+  let timers = [];
+  const soon = () => {
+    callback();
+    timers.forEach(clearTimeout);
+    timers = [100, 500, 1500].map((delay) => setTimeout(callback, delay)); // a theme's style sheet arrives later
+  };
+  const observer = new MutationObserver(soon);
+  const filter = { attributes: true, attributeFilter: ['class', 'style', 'data-jp-theme-name', 'data-jp-theme-light'] };
+  observer.observe(document.body, filter);
+  observer.observe(document.documentElement, filter);
+  const ratio = () => {
+    query?.removeEventListener('change', ratio);
+    query = matchMedia(`(resolution: ${devicePixelRatio}dppx)`);
+    query.addEventListener('change', ratio);
+    callback();
+  };
+  ratio();
+  return () => {
+    observer.disconnect();
+    query.removeEventListener('change', ratio);
+    timers.forEach(clearTimeout);
+  };
+}
+
+// A line chart on a canvas. Layers, drawn in order: {series, name, colour (a variable), width, alpha, dots, format}.
+// Options: height, label (for screen readers), axes, lastStep() (right end), marks() (steps), markName, note(plot).
+class LineChart {
+  constructor(layers, options) {
+    this.layers = layers;
+    this.options = { height: 230, axes: true, marks: () => [], ...options };
+    this.canvas = el('canvas', { tabindex: '0', role: 'img', 'aria-label': this.options.label });
+    this.canvas.style.height = `${this.options.height}px`;
+    this.tip = el('div', { class: 'nbllm-tip', hidden: true });
+    this.voice = el('div', { class: 'nbllm-voice', 'aria-live': 'polite', hidden: true });
+    this.root = el('div', { class: 'nbllm-chart' }, this.canvas, this.tip);
+    this.at = null;
+    this.asked = 0;
+    this.ends = [];
+    const move = (event) => this.point(this.stepAt(event.offsetX));
+    this.canvas.addEventListener('pointermove', move);
+    this.canvas.addEventListener('pointerleave', () => this.point(null));
+    this.canvas.addEventListener('blur', () => this.point(null));
+    this.canvas.addEventListener('keydown', (event) => this.key(event));
+    this.sizes = new ResizeObserver(() => this.draw());
+    this.sizes.observe(this.canvas);
+    this.stopLook = watchLook(() => this.draw());
+  }
+
+  destroy() {
+    this.sizes.disconnect();
+    this.stopLook();
+    cancelAnimationFrame(this.asked);
+  }
+
+  // Draws before the next frame, once however often it is asked.
+  draw() {
+    if (!this.asked) this.asked = requestAnimationFrame(() => this.paint());
+  }
+
+  key(event) {
+    const all = [];
+    this.layers[0].series.each((step) => all.push(step));
+    if (!all.length) return;
+    let i = this.at === null ? all.length - 1 : all.findIndex((step) => step >= this.at);
+    if (i < 0) i = all.length - 1;
+    const jump = event.shiftKey ? Math.max(1, Math.round(all.length / 20)) : 1;
+    if (event.key === 'ArrowLeft') i -= jump;
+    else if (event.key === 'ArrowRight') i += jump;
+    else if (event.key === 'Home') i = 0;
+    else if (event.key === 'End') i = all.length - 1;
+    else if (event.key === 'Escape') return this.point(null);
+    else return;
+    event.preventDefault();
+    event.stopPropagation(); // else the notebook takes the arrow keys
+    this.point(all[Math.min(all.length - 1, Math.max(0, i))]);
+    this.canvas.setAttribute('aria-label', `${this.options.label}. ${this.tip.textContent}`);
+  }
+
+  point(step) {
+    this.at = step;
+    this.draw();
+    if (step === null) {
+      this.tip.hidden = true;
+      return;
+    }
+    const first = this.layers[0].series.near(step);
+    if (!first) return;
+    const parts = [`step ${count(first[0])}`];
+    for (const { series, name, format = loss, dots } of this.layers) {
+      const near = name && series.near(first[0]);
+      if (near) parts.push(`${name} ${format(near[1])}${dots && near[0] !== first[0] ? ` (at ${count(near[0])})` : ''}`);
+    }
+    this.at = first[0];
+    say(this.tip, parts.join(' · '));
+    this.tip.hidden = false;
+    const width = this.canvas.clientWidth;
+    const x = this.plot ? this.plot.x(first[0]) : 0;
+    const room = this.tip.offsetWidth;
+    this.tip.style.left = `${Math.max(0, Math.min(width - room, x < width / 2 ? x + 8 : x - room - 8))}px`;
+  }
+
+  stepAt(x) {
+    if (!this.plot) return null;
+    const { left, right, last } = this.plot;
+    return ((x - left) / (right - left)) * last;
+  }
+
+  limits() {
+    const { low, high } = this.options;
+    const values = [];
+    for (const { series } of this.layers) series.each((_, value) => Number.isFinite(value) && values.push(value));
+    if (!values.length) return [0, 1];
+    values.sort((a, b) => a - b);
+    const bottom = low ?? values[0];
+    const top = high ?? values[Math.min(values.length - 1, Math.ceil(values.length * (this.options.axes ? 0.995 : 1)) - 1)];
+    const room = (top - bottom) * 0.06 || Math.max(Math.abs(bottom) * 0.05, 1e-12);
+    return [bottom - room, top + room];
+  }
+
+  paint() {
+    this.asked = 0;
+    const { canvas, options } = this;
+    const width = canvas.clientWidth;
+    const height = options.height;
+    if (!width) return;
+    const dpr = window.devicePixelRatio || 1;
+    if (canvas.width !== Math.round(width * dpr) || canvas.height !== Math.round(height * dpr)) {
+      canvas.width = Math.round(width * dpr);
+      canvas.height = Math.round(height * dpr);
+    }
+    const style = getComputedStyle(canvas);
+    const colour = (variable) => style.getPropertyValue(variable).trim() || 'gray';
+    const ink = canvas.getContext('2d');
+    ink.setTransform(dpr, 0, 0, dpr, 0, 0);
+    ink.clearRect(0, 0, width, height);
+    ink.font = `11px ${style.fontFamily}`;
+    const [low, high] = this.limits();
+    const last = Math.max(1, options.lastStep());
+    const yTicks = options.axes ? ticks(low, high, 5) : [];
+    const digits = yTicks.length > 1 ? Math.max(0, -Math.floor(Math.log10(yTicks[1] - yTicks[0]) + 1e-9)) : 1;
+    const names = yTicks.map((value) => value.toFixed(digits));
+    const left = options.axes ? Math.max(24, ...names.map((name) => ink.measureText(name).width)) + 10 : 1;
+    const right = width - (options.axes ? 6 : 2);
+    const top = options.axes ? 14 : 3;
+    const bottom = height - (options.axes ? 20 : 3);
+    const x = (step) => left + (step / last) * (right - left);
+    const y = (value) => bottom - ((Math.min(high, Math.max(low, value)) - low) / (high - low)) * (bottom - top);
+    this.plot = { left, right, top, bottom, last, x, y, ink, width, colour };
+
+    ink.lineWidth = 1;
+    ink.strokeStyle = colour('--nb-line');
+    ink.fillStyle = colour('--nb-fg2');
+    yTicks.forEach((value, i) => {
+      const line = Math.round(y(value)) + 0.5;
+      ink.beginPath();
+      ink.moveTo(left, line);
+      ink.lineTo(right, line);
+      ink.stroke();
+      ink.textAlign = 'right';
+      ink.fillText(names[i], left - 8, line + 4);
+    });
+    if (options.axes) {
+      for (const step of ticks(0, last, Math.max(2, Math.min(7, width / 90)))) {
+        if (step !== Math.round(step)) continue;
+        const name = count(step);
+        const half = ink.measureText(name).width / 2;
+        ink.textAlign = 'center';
+        ink.fillText(name, Math.min(right - half, Math.max(left + half, x(step))), height - 5);
+      }
+    }
+    this.paintMarks();
+    for (const layer of this.layers) this.paintLayer(layer);
+    options.note?.(this.plot);
+    if (this.at !== null) {
+      ink.fillStyle = colour('--nb-fg2');
+      ink.fillRect(Math.round(x(this.at)), top - 6, 1, bottom - top + 6);
+    }
+  }
+
+  paintMarks() {
+    const { ink, x, top, bottom, right, colour } = this.plot;
+    let free = -Infinity;
+    ink.textAlign = 'left';
+    ink.fillStyle = colour('--nb-fg2');
+    for (const step of this.options.marks()) {
+      const at = Math.round(x(step));
+      ink.globalAlpha = 0.5;
+      ink.fillRect(at, top - 10, 1, bottom - top + 10);
+      ink.globalAlpha = 1;
+      const name = `▾ ${this.options.markName}`;
+      const room = ink.measureText(name).width + 8;
+      if (at > free && at + room < right) {
+        ink.fillText(name, at + 4, top - 3);
+        free = at + room;
+      }
+    }
+  }
+
+  paintLayer({ series, colour, width = 2, alpha = 1, dots = false }) {
+    const { ink, x, y, left, right } = this.plot;
+    ink.globalAlpha = alpha;
+    ink.strokeStyle = ink.fillStyle = this.plot.colour(colour);
+    ink.lineWidth = width;
+    ink.lineJoin = 'round';
+    if (dots) {
+      series.each((step, value) => {
+        if (!Number.isFinite(value)) return;
+        ink.beginPath();
+        ink.arc(x(step), y(value), 3.5, 0, 7);
+        ink.fill();
+      });
+    } else {
+      // lowest and highest of each pixel column: as many lines as pixels, however many points
+      ink.beginPath();
+      let pen = false;
+      let column = null;
+      const flush = () => {
+        if (!column) return;
+        const order = column.low[0] < column.high[0] ? [column.low, column.high] : [column.high, column.low];
+        for (const [step, value] of order) {
+          if (pen) ink.lineTo(x(step), y(value));
+          else ink.moveTo(x(step), y(value));
+          pen = true;
+        }
+        column = null;
+      };
+      const dense = series.length > 2 * (right - left);
+      series.each((step, value) => {
+        if (!Number.isFinite(value)) {
+          flush();
+          pen = false;
+          return;
+        }
+        const pixel = dense ? Math.round(x(step)) : step;
+        if (column && column.pixel === pixel) {
+          if (value < column.low[1]) column.low = [step, value];
+          if (value > column.high[1]) column.high = [step, value];
+        } else {
+          flush();
+          column = { pixel, low: [step, value], high: [step, value] };
+        }
+      });
+      flush();
+      ink.stroke();
+    }
+    ink.globalAlpha = 1;
+  }
+}

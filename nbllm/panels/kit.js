@@ -1,0 +1,142 @@
+// What the panels share in the browser: elements, numbers, a slider, a table behind a chart, the line to the kernel.
+// Put in front of a panel's own module, so it exports nothing. Text from data only ever becomes a text node.
+
+function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === 'class') node.className = value;
+    else if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, '');
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+const say = (node, text) => {
+  if (node.textContent !== text) node.textContent = text;
+};
+
+// Numbers, written as in text.py.
+const count = (value) => Math.round(value).toLocaleString('en-US');
+const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
+const loss = (value) => (isNumber(value) ? value.toFixed(2) : '–');
+const rate = (value) => (!isNumber(value) ? '–' : value === 0 ? '0' : value.toExponential(1).replace('e+', 'e'));
+function duration(seconds) {
+  if (!isNumber(seconds)) return '–';
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 60) return `${s} s`;
+  if (s < 600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  if (s < 3600) return `${Math.round(s / 60)} min`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+// A table behind a chart, filled when it is opened: rows() gives lists of strings.
+function tableBehind(summary, head, rows) {
+  const body = el('tbody');
+  const fill = () => {
+    if (root.open) body.replaceChildren(...rows().map((row) => el('tr', {}, ...row.map((cell) => el('td', {}, cell)))));
+  };
+  const top = el('thead', {}, el('tr', {}, ...head.map((cell) => el('th', { scope: 'col' }, cell))));
+  const root = el('details', { class: 'nbllm-table', ontoggle: fill }, el('summary', {}, summary));
+  root.append(el('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': summary }, el('table', {}, top, body)));
+  return { root, fill };
+}
+
+// A slider with a typed field beside it. Options: label, bare (no visible label), low, high, step, format, read (text to
+// number or NaN), change(value). `set` moves it from outside, unless the user is at it just then.
+function slider({ label, bare = false, low, high, step, format = String, read = Number, change }) {
+  const range = el('input', { type: 'range', min: low, max: high, step, 'aria-label': label });
+  const field = el('input', { type: 'text', 'aria-label': `${label}, typed`, inputmode: 'decimal' });
+  let touched = 0;
+  let value = low;
+  const show = () => {
+    range.value = value;
+    range.style.setProperty('--fill', `${((Math.min(high, Math.max(low, value)) - low) / (high - low)) * 100}%`);
+    range.setAttribute('aria-valuetext', format(value));
+    if (document.activeElement !== field) field.value = format(value);
+  };
+  const give = (next) => {
+    value = next;
+    touched = Date.now();
+    show();
+    change(value);
+  };
+  range.addEventListener('input', () => give(Number(range.value)));
+  field.addEventListener('change', () => {
+    const next = read(field.value.trim());
+    field.value = format(value);
+    if (Number.isFinite(next)) give(next);
+    field.value = format(value);
+  });
+  for (const input of [range, field]) input.addEventListener('keydown', (event) => event.stopPropagation());
+  const root = el('div', { class: bare ? 'nbllm-slider bare' : 'nbllm-slider' });
+  if (!bare) root.append(el('span', {}, label));
+  root.append(range, field);
+  const set = (next) => {
+    if (isNumber(next) && Date.now() - touched > 1000) {
+      value = next;
+      show();
+    }
+  };
+  const enable = (on) => (range.disabled = field.disabled = !on);
+  show();
+  return { root, set, enable };
+}
+
+// Waits until calls stop coming for so many milliseconds.
+function debounce(delay, call) {
+  let timer = 0;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => call(...values), delay);
+  };
+}
+
+// Hides the static face of this panel for as long as the panel is on the page.
+function hideFace(root, id) {
+  if (!/^[\w-]+$/.test(id) || root.querySelector('style')) return;
+  const hide = el('style');
+  hide.textContent = `.nbllm-face-${id}, .jp-OutputArea-child:has(.nbllm-face-${id}) { display: none !important; }`;
+  root.append(hide);
+}
+
+// The line between a view and the kernel: asks for a snapshot, says now and then that it is there, notices silence.
+function connect(model, { receive, silence }) {
+  const view = Math.random().toString(36).slice(2);
+  let answered = Date.now();
+  let lively = true;
+  const send = (content) => {
+    try {
+      model.send(content);
+    } catch (error) {
+      silence(true); // the kernel is gone: a saved page, or a restart
+    }
+  };
+  const listen = (content, buffers) => {
+    answered = Date.now();
+    silence(false);
+    if (content.kind !== 'snapshot' || content.view === null || content.view === view) receive(content, buffers);
+  };
+  const live = () => silence(model.comm_live === false);
+  model.on('msg:custom', listen);
+  model.on('comm_live_update', live);
+  const ask = () => send({ ask: 'snapshot', view });
+  const timer = setInterval(() => {
+    if (!lively) return;
+    if (Date.now() - answered > 20000) silence(true);
+    send({ ask: 'alive' });
+  }, 15000);
+  ask();
+  return {
+    send,
+    ask,
+    keep: (on) => (lively = on),
+    end: () => {
+      clearInterval(timer);
+      model.off('msg:custom', listen);
+      model.off('comm_live_update', live);
+    },
+  };
+}
