@@ -6,5 +6,7 @@ Imports no torch; the worker does.
 from __future__ import annotations
 
 from nbllm.train.config import AdapterConfig, TrainConfig
+from nbllm.train.metrics import MetricsReader
+from nbllm.train.run import LIVE, Run, Status, live_runs, runs, start
 
-__all__ = ["AdapterConfig", "TrainConfig"]
+__all__ = ["LIVE", "AdapterConfig", "MetricsReader", "Run", "Status", "TrainConfig", "live_runs", "runs", "start"]

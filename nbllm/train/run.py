@@ -1,0 +1,436 @@
+"""The handle on a training: start it, find it again, watch it, steer it. The training itself lives in other processes.
+
+Everything a handle knows it reads from the run's folder, so that any process with the store has the same view, and none
+of them matters to the run. Whether a run lives is asked of its locks, never of a pid. Imports no torch; knows nothing
+of notebooks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from nbllm.errors import RunError, StoreError
+from nbllm.store import Manifest, Parent, Store, check_name, hash_value, now, read_json, versions, write_json
+from nbllm.train import control, launch, locks, log
+from nbllm.train.checkpoint import Checkpoint, list_checkpoints
+from nbllm.train.config import TrainConfig
+from nbllm.train.metrics import METRICS, History, MetricsReader
+from nbllm.train.names import new_name
+from nbllm.train.phase import RunState, begin, read_state
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Status = Literal["starting", "running", "paused", "done", "stopped", "failed", "died"]
+LIVE: tuple[Status, ...] = ("starting", "running", "paused")
+"""The states of a run that lives."""
+CONFIG = "config.json"
+
+_POLL_S = 0.2
+_ACKNOWLEDGE_S = 60.0
+_ORPHANS_S = 120.0
+_ORPHANS_KILL_S = 10.0
+
+
+class Run:
+    """One training run of a store, alive or over.
+
+    Args:
+        store: where it is.
+        name: its name.
+
+    Raises:
+        NotFoundError: there is no run of that name.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.manifest = store.get("run", name)
+        self.name = name
+        self.folder = store.path("run", name)
+        self._reader = MetricsReader(self.folder / METRICS)
+        self._history = History()
+
+    def __repr__(self) -> str:
+        status = self.status
+        parts = [f"{self.name}: {status}"]
+        last, total = self._refresh().last("step"), self.total_steps
+        if last is not None:
+            parts.append(f"step {last['step']}" + (f" of {total}" if total else ""))
+            if isinstance(last.get("loss"), float):
+                parts.append(f"loss {last['loss']:.3f}")
+        evaluated = self._history.last("eval")
+        if evaluated is not None and isinstance(evaluated.get("eval_loss"), float):
+            parts.append(f"held-out {evaluated['eval_loss']:.3f}")
+        return f"<Run {', '.join(parts)}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and self.folder == other.folder
+
+    def __hash__(self) -> int:
+        return hash(self.folder)
+
+    @property
+    def config(self) -> TrainConfig:
+        """What it was asked to do."""
+        return TrainConfig.from_json(read_json(self.folder / CONFIG))
+
+    @property
+    def status(self) -> Status:
+        """`starting`, `running`, `paused`, `done`, `stopped`, `failed`, or `died`: killed before it could say why."""
+        state = self._state()
+        if not state.finished and not self._lives():
+            state = self._state()  # it may have ended between the two looks
+            if not state.finished:
+                return "died"
+        if state.phase in ("done", "stopped", "failed"):
+            return state.phase
+        asked = control.read_control(self.folder)
+        if asked.sequence <= control.acknowledged(self.folder):  # the supervisor may not have seen it yet
+            if asked.paused:
+                return "paused"
+            return "starting" if state.phase == "starting" else "running"
+        if state.phase in ("starting", "paused"):
+            return state.phase
+        return "running"
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process of it lives, whatever it says of itself."""
+        return self._lives()
+
+    @property
+    def state(self) -> RunState:
+        """The supervisor's last word, which is older than the truth where the supervisor was killed."""
+        return self._state()
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed or that it died, in one line that says what to type next; None for any other status."""
+        status = self.status
+        if status not in ("failed", "died"):
+            return None
+        return str(self._failure(status))
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The complete checkpoints, oldest first."""
+        return list_checkpoints(self.folder)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps that the whole run takes; None before its workers have said so."""
+        start = self._refresh().last("start")
+        return start.get("total_steps") if start else None
+
+    @property
+    def lr_factor(self) -> float:
+        """What was last asked for by `set_lr_factor`."""
+        return control.read_control(self.folder).lr_factor
+
+    def metrics(self) -> pa.Table:
+        """One row a step: `step`, `loss`, `eval_loss`, `bits_per_byte`, `lr`, `grad_norm`, `tokens`, `tokens_per_s`,
+        `seconds`; losses in nats a token, null where nothing was measured at that step."""
+        return self._refresh().table()
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """The events of a kind (`step`, `eval`, `checkpoint`, `sample`, `start`, `end`), or all, oldest first."""
+        return self._refresh().events(kind)
+
+    def reader(self) -> MetricsReader:
+        """A reader of its own, which begins with the run's whole history."""
+        return MetricsReader(self.folder / METRICS)
+
+    def log(self, lines: int = 40) -> str:
+        """The last lines that its processes printed."""
+        return log.tail(self.folder / log.LOG, lines)
+
+    def wait(
+        self, timeout: float | None = None, progress: Callable[[Run, list[dict[str, Any]]], object] | None = None
+    ) -> Status:
+        """Waits until the run is over. An interrupt ends the waiting, not the run.
+
+        Args:
+            timeout: seconds to wait at most; then the status is one of a live run.
+            progress: called at every look, a few times a second, with the run and the events since the last look; the
+                first call brings the whole history.
+
+        Returns:
+            The status: `done` or `stopped`, or that of a live run where the time was up.
+
+        Raises:
+            RunError: it failed or died; the line names the last checkpoint and how to go on.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        reader = self.reader()
+        while True:
+            status = self.status
+            if progress is not None:
+                progress(self, reader.poll())
+            if status in ("failed", "died"):
+                raise self._failure(status)
+            if status not in LIVE or (deadline is not None and time.monotonic() >= deadline):
+                return status
+            left = _POLL_S if deadline is None else deadline - time.monotonic()
+            time.sleep(max(0.0, min(_POLL_S, left)))
+
+    def stop(self, wait: bool = True) -> Status:
+        """Ends the run after its current step, with a checkpoint; a run that is over stays as it is.
+
+        Args:
+            wait: return when it has stopped; else at once.
+        """
+        if self.status in LIVE:
+            control.send(self.folder, "stop")
+            while wait and (self.status in LIVE or self._lives()):
+                time.sleep(_POLL_S)
+        return self.status
+
+    def pause(self, wait: bool = True) -> Status:
+        """Holds the run between two steps; its processes keep their memory, so that `resume` goes on at once.
+
+        Args:
+            wait: return when it is paused (after a minute at the latest); else at once.
+        """
+        return self._ask("pause", wait)
+
+    def checkpoint(self, wait: bool = True) -> Status:
+        """Writes a checkpoint after the current step.
+
+        Args:
+            wait: return when the run has acted on it (after a minute at the latest); else at once.
+        """
+        return self._ask("checkpoint", wait)
+
+    def set_lr_factor(self, factor: float) -> None:
+        """Multiplies the scheduled learning rate by `factor` (0 to 10) from the next step on."""
+        self._must_live("the learning rate can't be changed")
+        control.send_lr_factor(self.folder, factor)
+
+    def resume(self, wait: bool = True, *, worker: Sequence[str] = ()) -> Status:
+        """Goes on: from a pause, and else from the last checkpoint (from the beginning where there is none).
+
+        Workers whose supervisor was killed are waited for, since they write a last checkpoint.
+
+        Args:
+            wait: for a paused run, return when it runs (after a minute at the latest); else at once.
+            worker: as in `start`.
+
+        Raises:
+            RunError: it runs, or it is done.
+        """
+        status = self.status
+        if status == "paused":
+            return self._ask("resume", wait)
+        if status == "done":
+            raise RunError(f"Run {self.name} is done, there is nothing left to go on with")
+        if locks.is_held(self.folder / locks.SUPERVISOR_LOCK):
+            raise RunError(
+                f"Run {self.name} is {status} already", next=f"Watch it with %llm_train --attach {self.name}"
+            )
+        self._wait_for_orphans()
+        lock = locks.take(self.folder / locks.SUPERVISOR_LOCK)
+        if lock is None:
+            raise RunError(
+                f"Run {self.name} was started again by another process",
+                next=f"Watch it with %llm_train --attach {self.name}",
+            )
+        try:
+            begin(self.folder, resume=True)
+            _start_supervisor(self.folder, lock, resume=bool(self.checkpoints), worker=worker)
+        finally:
+            lock.release()
+        return self.status
+
+    def _ask(self, command: control.Command, wait: bool) -> Status:
+        self._must_live(f"there is nothing to {command}")
+        sequence = control.send(self.folder, command)
+        deadline = time.monotonic() + _ACKNOWLEDGE_S
+        while wait and control.acknowledged(self.folder) < sequence and time.monotonic() < deadline:
+            if self.status not in LIVE:
+                break
+            time.sleep(_POLL_S / 4)
+        return self.status
+
+    def _must_live(self, consequence: str) -> None:
+        status = self.status
+        if status not in LIVE:
+            raise RunError(
+                f"Run {self.name} is {status}: {consequence}",
+                next=None if status == "done" else f"Go on with %llm_train --resume {self.name}",
+            )
+
+    def _failure(self, status: Status) -> RunError:
+        state, checkpoints = self._state(), self.checkpoints
+        if status == "died":
+            what = f"Run {self.name} died without a word: its processes were killed or the machine restarted"
+        else:
+            what = f"Run {self.name} failed: {(state.error or 'for an unknown reason').rstrip('.')}"
+        if not checkpoints:
+            return RunError(
+                f"{what}. It has no checkpoint yet", next=f"Start over with %llm_train --resume {self.name}"
+            )
+        last = checkpoints[-1].step
+        return RunError(
+            f"{what}. Its last good checkpoint is step {last}", next=f"Go on with %llm_train --resume {self.name}"
+        )
+
+    def _state(self) -> RunState:
+        return read_state(self.folder)
+
+    def _lives(self) -> bool:
+        return locks.is_held(self.folder / locks.SUPERVISOR_LOCK) or bool(locks.held_workers(self.folder))
+
+    def _refresh(self) -> History:
+        self._history.add(self._reader.poll())
+        return self._history
+
+    def _wait_for_orphans(self) -> None:
+        """Returns when no process of a dead supervisor is left; those that don't end by themselves are killed."""
+        state = self._state()
+        recorded = [one for one in (state.launcher, *state.workers) if one is not None]
+        deadline = time.monotonic() + _ORPHANS_S
+        while locks.held_workers(self.folder) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        # A worker that hadn't come as far as taking its lock must not wake up beside the new ones.
+        for process in filter(None, (one.process() for one in recorded)):
+            with contextlib.suppress(Exception):
+                process.kill()
+        deadline = time.monotonic() + _ORPHANS_KILL_S
+        while (left := locks.held_workers(self.folder)) or any(one.process() for one in recorded):
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"Workers of an earlier start of run {self.name} still live (ranks {left})",
+                    next=f"End them, then type %llm_train --resume {self.name}",
+                )
+            time.sleep(_POLL_S)
+
+
+def start(
+    store: Store,
+    config: TrainConfig,
+    *,
+    name: str | None = None,
+    base: str | None = None,
+    parents: Sequence[Parent] = (),
+    call: Mapping[str, Any] | None = None,
+    worker: Sequence[str] = (),
+) -> Run:
+    """Starts a run in processes of its own and returns at once.
+
+    Args:
+        store: where its folder goes.
+        config: what to train.
+        name: its name; None: a generated one.
+        base: what a generated name is made from, with a number where it is taken; None: two words.
+        parents: what it is made from: shards, tokenizer, a base model.
+        call: the session method and arguments that make it again.
+        worker: program and arguments to run in place of `accelerate launch -m nbllm.train.worker`; the run's folder
+            is appended, and `--resume` where it applies.
+
+    Raises:
+        StoreError: the name is in use.
+        RunError: the supervisor didn't start.
+    """
+    parameters = config.as_json()
+    runs_folder = store.path("run", "x").parent
+    store.prepare()
+    runs_folder.mkdir(parents=True, exist_ok=True)
+    draft = runs_folder / f".{uuid.uuid4().hex}"
+    draft.mkdir()
+    lock = None
+    try:
+        write_json(draft / CONFIG, parameters)
+        begin(draft, resume=False)
+        # Taken before the folder has its name, so that nobody ever sees a run without a lock and calls it dead.
+        lock = locks.take(draft / locks.SUPERVISOR_LOCK)
+        if lock is None:
+            raise RunError(f"The file system of {store.root} has no locks", next="Set NBLLM_HOME to a local directory")
+        while True:
+            chosen = check_name(name or new_name(_names(runs_folder), base))
+            manifest = Manifest(
+                kind="run",
+                name=chosen,
+                hash=hash_value(parameters),
+                created=now(),
+                parameters=parameters,
+                parents=tuple(parents),
+                versions=versions(),
+                call=dict(call or {}),
+            )
+            write_json(draft / "manifest.json", asdict(manifest))
+            folder = store.path("run", chosen)
+            try:
+                os.rename(draft, folder)  # refuses a folder that holds anything
+                break
+            except OSError as error:
+                if not folder.exists():
+                    raise
+                if name is not None:
+                    raise StoreError(
+                        f"A run is already named {name!r}",
+                        next=f"Choose another --name, or go on with it by %llm_train --resume {name}",
+                    ) from error
+        try:
+            _start_supervisor(folder, lock, resume=False, worker=worker)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return Run(store, chosen)
+    finally:
+        if lock is not None:
+            lock.release()
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def runs(store: Store) -> list[Run]:
+    """Every run of a store, newest first."""
+    return [Run(store, name) for name in store.names("run")]
+
+
+def live_runs(store: Store) -> list[Run]:
+    """The runs of a store that live, newest first."""
+    return [run for run in runs(store) if run.alive and run.status in LIVE]
+
+
+def _names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+def _start_supervisor(folder: Path, lock: locks.Lock, *, resume: bool, worker: Sequence[str]) -> None:
+    """Starts the supervisor, which inherits the lock, in a session of its own; returns when it is on its own feet."""
+    command = [sys.executable, "-m", "nbllm.train.supervisor", str(folder), "--detach", "--lock", str(lock.descriptor)]
+    if resume:
+        command.append("--resume")
+    if worker:
+        command += ["--worker", json.dumps(list(worker))]
+    environment = launch.clean_environment(os.environ)
+    environment.update(launch.python_settings(environment))
+    directory = read_state(folder).directory
+    with (folder / log.LOG).open("ab") as output:
+        began = output.tell()
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=directory if directory and Path(directory).is_dir() else None,
+            start_new_session=True,
+            pass_fds=(lock.descriptor,),
+        )
+        code = child.wait()
+    if code != 0:
+        said = log.last_error(folder / log.LOG, start=began)
+        raise RunError(f"The supervisor of run {folder.name} didn't start: {said or log.describe_exit(code)}")
