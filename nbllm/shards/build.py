@@ -1,8 +1,8 @@
 """Building shards: texts and examples become two streams of token ids on disk, one to train on and one held out.
 
-Every document is written as [beginning-of-text] tokens [end-of-text], so that its first token has something to be
-predicted from, and so that a model learns to begin as well as to end. Knows the store, and of a tokenizer only its
-`encode_batch`, ids and hash; no corpus, no torch.
+Every document is written as prefix, tokens, end-of-text. The prefix is the tokenizer's own (`document_prefix`; for the
+ones trained here `<|endoftext|>`), so that a document's first token has something to be predicted from and a model
+learns to begin as well as to end. Knows the store, and of a tokenizer only its methods; no corpus, no torch.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _encode(tokenizer: Tokenizer, chunk: Sequence[Document]) -> list[Example]:
         elif not isinstance(document, Example):
             raise UsageError("A document is a text, a (prompt, answer) pair or an Example", received=document)
     encoded = iter(tokenizer.encode_batch(texts))
-    first = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+    prefix = list(tokenizer.document_prefix)
     assert tokenizer.eos_id is not None
     examples: list[Example] = []
     for document in chunk:
@@ -214,9 +214,11 @@ def _encode(tokenizer: Tokenizer, chunk: Sequence[Document]) -> list[Example]:
             answer = next(encoded) if isinstance(answer_piece, str) else list(answer_piece)
             text = answer_piece if isinstance(answer_piece, str) else tokenizer.decode(answer)
             answer_bytes = len(text.encode())
-        ids = [*first, *prompt, *answer, tokenizer.eos_id]
-        given = len(first) + len(prompt)
+        ids = [*prefix, *prompt, *answer, tokenizer.eos_id]
+        given = len(prefix) + len(prompt)
         targets = np.ones(len(ids), dtype=bool)
         targets[:given] = False
+        if not given and answer:  # its first token is predicted from nothing, so its bytes don't count either
+            answer_bytes -= len(tokenizer.token_bytes(answer[0]))
         examples.append(Example(ids=ids, targets=targets, text_bytes=answer_bytes))  # type: ignore[arg-type]
     return examples

@@ -24,30 +24,37 @@ class StreamDecoder:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._at_start = True
         self._ids: list[int] = []
-        self._done = 0  # ids whose text is out
         self._shown = ""
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; empty where it ends inside a character."""
-        token_id = int(token_id)
-        if self._tokenizer.byte_level:
-            return self._bytes.decode(b"".join(self._tokenizer._kept_bytes([token_id], self._skip_special)))
-        self._ids.append(token_id)
+        kept = self._tokenizer.kept_ids([token_id], skip_special=self._skip_special)
+        if self._tokenizer.joins_bytes:
+            return self._without_first_space(self._bytes.decode(b"".join(map(self._tokenizer.token_bytes, kept))))
+        self._ids.extend(kept)
         return self._new_text(hold=True)
 
     def flush(self) -> str:
         """What was held back; an unfinished character comes out as U+FFFD. Afterwards the decoder is new again."""
-        if self._tokenizer.byte_level:
-            rest = self._bytes.decode(b"", final=True)
+        if self._tokenizer.joins_bytes:
+            rest = self._without_first_space(self._bytes.decode(b"", final=True))
         else:
             rest = self._new_text(hold=False)
         self._bytes.reset()
-        self._ids, self._done, self._shown = [], 0, ""
+        self._at_start, self._ids, self._shown = True, [], ""
         return rest
 
+    def _without_first_space(self, text: str) -> str:
+        if self._at_start and text:
+            self._at_start = False
+            if self._tokenizer.drops_first_space and text.startswith(" "):
+                return text[1:]
+        return text
+
     def _new_text(self, *, hold: bool) -> str:
-        """For vocabularies that aren't byte-level the text of a token depends on its neighbours: decode, compare."""
+        """For other vocabularies (WordPiece) a token's text depends on its neighbours: decode all, show what is new."""
         text = self._tokenizer.decode(self._ids, skip_special=self._skip_special)
         if hold and text.endswith("\ufffd"):
             return ""

@@ -1,9 +1,9 @@
 """A tokenizer: text to ids and back, exactly, with special tokens that only the caller can make.
 
 It wraps the `tokenizers` library (encoding) and keeps the tokenizer.json it came from byte for byte, so that a copy in
-a checkpoint has the same content hash. Decoding a byte-level vocabulary joins the tokens' bytes; anything else is left
-to the file's own decoder. Knows the store's manifest, but neither corpora nor models; imports transformers only to
-hand out or to read a transformers tokenizer.
+a checkpoint has the same content hash. Decoding a byte-level or SentencePiece-like vocabulary joins the tokens' bytes;
+anything else is left to the file's own decoder. Knows the store's manifest, but neither corpora nor models; imports
+transformers only to hand out or to read a transformers tokenizer.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nbllm.tokenizer.strip import TokenStrip
 
 ROLES = ("bos", "eos", "pad", "unk")
+_JOINING = {"ByteLevel", "Sequence", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 
 
 class Tokenizer:
@@ -58,7 +59,9 @@ class Tokenizer:
         self._definition = definition
         self._backend = _read(definition, name)
         self._backend.encode_special_tokens = True  # special tokens typed in text stay text
-        self.config: dict[str, Any] = dict(config)
+        self.config: dict[str, Any] = {
+            key: _plain(value) if key.endswith("_token") else value for key, value in config.items()
+        }
         self.chat_template = chat_template
         self.name = name
         self.manifest = manifest
@@ -145,18 +148,16 @@ class Tokenizer:
             ids: token ids.
             skip_special: leave special tokens out.
         """
-        numbers = [int(id) for id in ids]
-        if self.byte_level:
-            return b"".join(self._kept_bytes(numbers, skip_special)).decode("utf-8", errors="replace")
-        if skip_special:
-            numbers = [id for id in numbers if id not in self._special_ids]
-        return str(self._backend.decode(numbers, skip_special_tokens=False))
+        kept = self.kept_ids(ids, skip_special=skip_special)
+        if not self.joins_bytes:
+            return str(self._backend.decode(kept, skip_special_tokens=False))
+        text = b"".join(map(self._token_bytes.__getitem__, kept)).decode("utf-8", errors="replace")
+        return text[1:] if self.drops_first_space and text.startswith(" ") else text
 
-    def _kept_bytes(self, ids: Iterable[int], skip_special: bool) -> Iterable[bytes]:
-        table = self._token_bytes
-        for id in ids:
-            if 0 <= id < len(table) and not (skip_special and id in self._special_ids):
-                yield table[id]
+    def kept_ids(self, ids: Iterable[int], *, skip_special: bool = True) -> list[int]:
+        """Those of the ids that `decode` turns into text: the ones with a token, special or not as asked for."""
+        left_out = self._special_ids if skip_special else frozenset[int]()
+        return [id for id in map(int, ids) if 0 <= id < self.vocab_size and id not in left_out]
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes that one token stands for; raises UsageError where no token has that id."""
@@ -175,7 +176,43 @@ class Tokenizer:
     @cached_property
     def byte_level(self) -> bool:
         """Whether the vocabulary is one of bytes, so that any text comes back exactly."""
-        return "ByteLevel" in _types(json.loads(self._definition).get("decoder"))
+        return "ByteLevel" in self._decoder_types
+
+    @cached_property
+    def joins_bytes(self) -> bool:
+        """Whether decoding is joining the tokens' bytes: byte-level vocabularies, and those in SentencePiece's way."""
+        return bool(self._decoder_types) and self._decoder_types <= _JOINING
+
+    @cached_property
+    def drops_first_space(self) -> bool:
+        """Whether a text's first space was put there by the encoding, and goes when decoding (Llama 2, T5)."""
+        decoder = json.loads(self._definition).get("decoder") or {}
+        steps = [decoder, *decoder.get("decoders", ())]
+        return any(
+            (step.get("type") == "Strip" and step.get("start") == 1)
+            or (step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never")
+            for step in steps
+        )
+
+    @cached_property
+    def document_prefix(self) -> tuple[int, ...]:
+        """The ids that a document begins with, for a model that this tokenizer belongs to.
+
+        What the tokenizer.json puts in front of every text by itself; else, where one token both ends and begins
+        (`<|endoftext|>`), that one; else nothing, since the model hasn't met a beginning of its own.
+        """
+        added = self._backend.encode("a", add_special_tokens=True).ids
+        plain = self._backend.encode("a", add_special_tokens=False).ids
+        if len(added) > len(plain):
+            starts = range(len(added) - len(plain) + 1)
+            front = next((i for i in starts if added[i : i + len(plain)] == plain), 0)
+            if front:
+                return tuple(added[:front])
+        return (self.bos_id,) if self.bos_id is not None and self.bos_id == self.eos_id else ()
+
+    @cached_property
+    def _decoder_types(self) -> set[str]:
+        return _types(json.loads(self._definition).get("decoder"))
 
     @cached_property
     def lossless(self) -> bool:
@@ -272,8 +309,7 @@ class Tokenizer:
 
     def _role(self, role: str) -> int | None:
         token = self.config.get(f"{role}_token")
-        content = token.get("content") if isinstance(token, Mapping) else token
-        return None if content is None else self._backend.token_to_id(content)
+        return self._backend.token_to_id(token) if isinstance(token, str) else None
 
     def _bos(self) -> int:
         if self.bos_id is None:
@@ -293,6 +329,11 @@ def _read(definition: str, name: str) -> tokenizers.Tokenizer:
     backend.no_padding()
     backend.no_truncation()
     return backend
+
+
+def _plain(token: Any) -> Any:
+    """A special token as its text; configs also write it as a record, which transformers doesn't always take back."""
+    return token.get("content") if isinstance(token, Mapping) else token
 
 
 def _types(step: Any) -> set[str]:

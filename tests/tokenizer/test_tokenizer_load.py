@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 from pathlib import Path
 
 import pytest
 import tokenizers
 from hard_texts import HARD_TEXTS
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from nbllm.errors import DataError, NotFoundError, UsageError
 from nbllm.store import Store
@@ -114,9 +115,38 @@ def test_sentencepiece_like_decodes_and_streams(text: str) -> None:
     pieces = [decoder.push(id) for id in [1, *ids, 2]]
     assert not any("\ufffd" in piece for piece in pieces)
     assert "".join(pieces) + decoder.flush() == text
-    cut = tokenizer.encode("hi 😀")[:-1]
-    pieces = [decoder.push(id) for id in cut]
-    assert "".join(pieces) + decoder.flush() == tokenizer.decode(cut)
+    assert tokenizer._backend.decode(ids) == text  # the library's own decoder agrees
+    generator = random.Random(0)
+    for _ in range(100):
+        ids = [generator.randrange(3, tokenizer.vocab_size) for _ in range(20)]
+        assert "".join(decoder.push(id) for id in ids) + decoder.flush() == tokenizer.decode(ids)
+
+
+def test_wordpiece_decodes_and_streams() -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "##s", "world", "."]
+    backend = tokenizers.Tokenizer(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(cleanup=False)
+    backend.add_special_tokens(words[:4])
+    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer = Tokenizer(backend.to_str(), config={}, name="wordpiece")
+    ids = tokenizer.encode("hellos world.")
+    assert [tokenizer.token(id) for id in ids] == ["hello", "##s", "world", "."]
+    assert tokenizer.decode(ids) == "hellos world ."
+    decoder = StreamDecoder(tokenizer)
+    assert "".join(decoder.push(id) for id in [2, *ids, 3]) + decoder.flush() == "hellos world ."
+    assert tokenizer.document_prefix == (2,)
+    assert not tokenizer.lossless
+
+
+def test_what_documents_begin_with(trained: Tokenizer) -> None:
+    assert trained.document_prefix == (trained.bos_id,)
+    assert sentencepiece_like().document_prefix == ()
+    backend = sentencepiece_like().as_transformers().backend_tokenizer
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    adding = Tokenizer(backend.to_str(), config={"bos_token": "<s>", "eos_token": "</s>"}, name="llama")
+    assert adding.document_prefix == (1,)
+    assert adding.encode("hi") == sentencepiece_like().encode("hi")  # nothing is added unasked
 
 
 def test_a_normalizer_is_known_to_lose() -> None:
