@@ -116,9 +116,9 @@ class TrainConfig:
     held_out: float = 0.05
     """Share of the documents that the shards hold out; here for the record."""
     eval_every: int | None = None
-    """Steps between held-out evaluations; None: twenty over the run; 0: only at the end."""
+    """Steps between held-out evaluations; None: about eight over the run; 0: only at the end."""
     save_every: int | None = None
-    """Steps between checkpoints; None: about five over the run; 0: only at the end."""
+    """Steps between checkpoints; None: about four over the run; 0: only at the end."""
     early_stop: int | None = None
     """Stop after that many evaluations without a better held-out loss."""
     log_with: tuple[str, ...] = ()

@@ -1,0 +1,32 @@
+"""Adapters: small weights trained on top of a model, attached, swapped, taken off and merged.
+
+Importing this room loads neither torch nor peft; calling it does. It doesn't know how adapters are trained.
+"""
+
+from __future__ import annotations
+
+from nbllm.adapters.lora import (
+    Adapter,
+    attach,
+    attached,
+    content_hash,
+    create,
+    detach,
+    find_targets,
+    load_weights,
+    save,
+)
+from nbllm.adapters.merge import merge
+
+__all__ = [
+    "Adapter",
+    "attach",
+    "attached",
+    "content_hash",
+    "create",
+    "detach",
+    "find_targets",
+    "load_weights",
+    "merge",
+    "save",
+]

@@ -1,0 +1,238 @@
+"""LoRA adapters through peft: made on a model, attached to it from a folder, taken off again.
+
+A model carries at most one adapter; attaching another replaces it without touching the base weights, so that nothing
+of an older one stays behind. The model keeps its class: peft's layers are put inside it. The folders are peft's own
+(`adapter_model.safetensors`, `adapter_config.json`) and load in any tool that reads them.
+Source: LoRA (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from nbllm.errors import NotFoundError, UsageError, did_you_mean
+from nbllm.model.load import is_adapter_folder
+from nbllm.model.structure import find_blocks
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+_NAME = "default"
+_SLOT = "_nbllm_adapter"
+_PREFIX = "base_model.model."  # peft's files are written from a wrapper that holds the model under this name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """An adapter on a model."""
+
+    folder: Path | None
+    """Where it was read from; None for one being trained."""
+    hash: str
+    """SHA-256 of its weights and config as read, for caches; empty for one being trained."""
+    config: Any
+    """peft's config."""
+    tuner: Any
+    """peft's tuner, which holds the model and can undo what it did to it."""
+
+
+def attached(model: nn.Module) -> Adapter | None:
+    """The adapter that the model carries, if any."""
+    return cast("Adapter | None", getattr(model, _SLOT, None))
+
+
+def content_hash(folder: str | Path) -> str:
+    """SHA-256 over an adapter's config (which holds its scale) and weights, as hex; what caches are keyed by.
+
+    Raises:
+        NotFoundError: the folder holds no adapter in safetensors.
+    """
+    path = Path(folder)
+    if not is_adapter_folder(path) or not (path / WEIGHTS).is_file():
+        raise NotFoundError(f"{path} holds no adapter: it needs {CONFIG} and {WEIGHTS}")
+    digest = hashlib.sha256((path / CONFIG).read_bytes())
+    with (path / WEIGHTS).open("rb") as file:
+        digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def find_targets(model: nn.Module) -> tuple[str, ...]:
+    """Names of all linear layers inside the blocks (also GPT-2's transposed ones), as peft's `target_modules`.
+
+    Short names (`q_proj`) where they mean only layers inside the blocks, else full ones.
+    """
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    prefix, blocks = find_blocks(model)
+    inside = {
+        f"{prefix}.{name}": name.rpartition(".")[2]
+        for name, module in blocks.named_modules()
+        if isinstance(module, (nn.Linear, Conv1D))
+    }
+    if not inside:
+        raise UsageError("The blocks of this model have no linear layers", received=type(model).__name__)
+    outside = {name.rpartition(".")[2] for name, _ in model.named_modules() if name and name not in inside}
+    return tuple(dict.fromkeys(name if short in outside else short for name, short in inside.items()))
+
+
+def create(
+    model: PreTrainedModel,
+    *,
+    r: int,
+    alpha: float,
+    dropout: float = 0.0,
+    targets: str | Sequence[str] = "auto",
+    seed: int = 0,
+    base: str | None = None,
+) -> Adapter:
+    """Puts a fresh LoRA adapter on the model, for training: only its weights require gradients. It starts as nothing.
+
+    An adapter that was there is taken off first.
+
+    Args:
+        model: the base, changed in place.
+        r: rank.
+        alpha: the update is scaled by alpha / r.
+        dropout: share of the adapter's inputs dropped in training.
+        targets: names of linear layers, or `auto` for all inside the blocks.
+        seed: of the weights; the global random state is left as it was.
+        base: the folder or hub name that the config will name as its base.
+
+    Raises:
+        UsageError: a target that isn't there or isn't linear.
+    """
+    import torch
+    from peft import LoraConfig
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    detach(model)
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, (nn.Linear, Conv1D))}
+    names = find_targets(model) if targets == "auto" else tuple([targets] if isinstance(targets, str) else targets)
+    chosen = []
+    for target in names:
+        matching = [module for name, module in linear.items() if name == target or name.endswith(f".{target}")]
+        if not matching:
+            known = {name.rpartition(".")[2] for name in linear}
+            raise UsageError(
+                "No linear layer of this model has that name", received=target, next=did_you_mean(target, known)
+            )
+        chosen += matching
+    transposed = {isinstance(module, Conv1D) for module in chosen}
+    if len(transposed) > 1:
+        raise UsageError("Targets mix two kinds of linear layer", received=names, next="Use --targets auto")
+    config = LoraConfig(
+        r=r,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules=list(names),
+        fan_in_fan_out=transposed.pop(),
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _put_on(model, config, folder=None, digest="")
+
+
+def attach(model: PreTrainedModel, folder: str | Path) -> Adapter:
+    """Puts the adapter of a folder on the model, in place of one that was there; the base isn't loaded again.
+
+    Raises:
+        NotFoundError: no adapter in the folder.
+        UsageError: it doesn't fit this model, or is of a method that changes the prompt rather than the layers.
+    """
+    import torch
+    from peft import PeftConfig
+
+    path = Path(folder)
+    digest = content_hash(path)
+    config = PeftConfig.from_pretrained(str(path))
+    if config.is_prompt_learning or config.is_adaption_prompt:
+        raise UsageError("That method can't be attached to a model here", received=str(config.peft_type))
+    detach(model)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            adapter = _put_on(model, config, folder=path, digest=digest)
+        load_weights(model, path)
+    except (ValueError, RuntimeError, KeyError) as error:
+        detach(model)
+        said = " ".join(str(error).split())[:300]
+        raise UsageError(
+            f"The adapter in {path} doesn't fit this model: {said}",
+            next=f"It was trained on {config.base_model_name_or_path}",
+        ) from error
+    model.eval()
+    return adapter
+
+
+def load_weights(model: nn.Module, folder: str | Path) -> None:
+    """Reads an adapter's weights into the one that the model carries; raises ValueError where they don't fit."""
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    state = {key.removeprefix(_PREFIX): value for key, value in load_file(Path(folder) / WEIGHTS).items()}
+    result = set_peft_model_state_dict(model, state, adapter_name=_NAME)
+    missing = [key for key in result.missing_keys if f".{_NAME}" in key or "modules_to_save" in key]
+    if result.unexpected_keys or missing:
+        raise ValueError(f"{len(result.unexpected_keys)} weights too many, {len(missing)} missing")
+
+
+def detach(model: nn.Module) -> None:
+    """Takes the adapter off, so that the model is its base again, weight by weight; without one, does nothing."""
+    adapter = attached(model)
+    if adapter is None:
+        return
+    adapter.tuner.unload()
+    forget(model)
+
+
+def forget(model: nn.Module) -> None:
+    """Drops the record of an adapter whose layers are gone from the model, and peft's own."""
+    for name in (_SLOT, "peft_config"):
+        if name in vars(model):
+            delattr(model, name)
+    model.requires_grad_(True)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """The attached adapter's weights under the names that its file has."""
+    from peft import get_peft_model_state_dict
+
+    state = get_peft_model_state_dict(model, adapter_name=_NAME, save_embedding_layers=False)
+    return {_PREFIX + name: value.detach().cpu().contiguous() for name, value in state.items()}
+
+
+def save(model: nn.Module, folder: str | Path) -> Path:
+    """Writes the attached adapter as a folder that peft loads.
+
+    Raises:
+        UsageError: the model carries none.
+    """
+    from safetensors.torch import save_file
+
+    adapter = attached(model)
+    if adapter is None:
+        raise UsageError("This model carries no adapter", next="Attach one with %llm_adapter use NAME")
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    save_file(weights(model), path / WEIGHTS, metadata={"format": "pt"})
+    adapter.config.save_pretrained(str(path))
+    return path
+
+
+def _put_on(model: PreTrainedModel, config: Any, *, folder: Path | None, digest: str) -> Adapter:
+    from peft.mapping import PEFT_TYPE_TO_TUNER_MAPPING
+
+    tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type](model, config, adapter_name=_NAME)
+    adapter = Adapter(folder=folder, hash=digest, config=config, tuner=tuner)
+    setattr(model, _SLOT, adapter)
+    return adapter

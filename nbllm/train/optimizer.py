@@ -1,0 +1,91 @@
+"""The optimizers of a run: AdamW, or Muon for the matrices inside the blocks with AdamW for the rest.
+
+Muon's update is scaled to the root mean square of AdamW's ("Muon is scalable for LLM training", Liu et al. 2025,
+https://arxiv.org/abs/2502.16982), so that one learning rate serves both. Muon: Jordan et al. 2024,
+https://kellerjordan.github.io/posts/muon/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from nbllm.errors import UsageError
+from nbllm.model import block_parameters
+
+_BETAS = (0.9, 0.95)
+
+
+class Optimizers:
+    """One or two optimizers that step together.
+
+    Args:
+        model: the bare model, not wrapped; only parameters that require a gradient are taken.
+        kind: `muon` or `adamw`.
+        weight_decay: decoupled decay of the matrices inside the blocks; everything else isn't decayed.
+
+    Raises:
+        UsageError: nothing to train.
+    """
+
+    def __init__(self, model: nn.Module, *, kind: str, weight_decay: float) -> None:
+        blocks = block_parameters(model)
+        self.names: dict[int, str] = {}
+        matrices: list[nn.Parameter] = []
+        rest: list[nn.Parameter] = []
+        for name, weight in model.named_parameters():
+            if weight.requires_grad:
+                self.names[id(weight)] = name
+                (matrices if id(weight) in blocks and weight.ndim == 2 else rest).append(weight)
+        if not self.names:
+            raise UsageError("This model has no weights to train", received=type(model).__name__)
+        self.members: dict[str, torch.optim.Optimizer] = {}
+        groups: list[dict[str, object]] = [{"params": rest, "weight_decay": 0.0}] if rest else []
+        if matrices and kind == "muon":
+            self.members["muon"] = torch.optim.Muon(
+                matrices, lr=0.0, weight_decay=weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+            )
+        elif matrices:
+            groups.append({"params": matrices, "weight_decay": weight_decay})
+        if groups:
+            fused = all(weight.device.type in ("cpu", "cuda") for weight in (*matrices, *rest))
+            self.members["adamw"] = torch.optim.AdamW(groups, lr=0.0, betas=_BETAS, fused=fused)
+
+    def __iter__(self) -> Iterator[torch.optim.Optimizer]:
+        return iter(self.members.values())
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Every parameter that is trained."""
+        return [weight for member in self for group in member.param_groups for weight in group["params"]]
+
+    def set_lr(self, lr: float) -> None:
+        """Sets the learning rate of the next step."""
+        for member in self:
+            for group in member.param_groups:
+                group["lr"] = lr
+
+    def zero_grad(self) -> None:
+        """Drops all gradients."""
+        for member in self:
+            member.zero_grad(set_to_none=True)
+
+
+def default_lr(*, kind: str, width: int, adapter: bool, trained: bool) -> float:
+    """A peak learning rate that works where none was given.
+
+    From experience on small models, carried to wider ones as 1 / width (Yang et al. 2022,
+    https://arxiv.org/abs/2203.03466): 0.01 for Muon and 0.003 for AdamW at width 128 to 256.
+
+    Args:
+        kind: `muon` or `adamw`.
+        width: D of the model.
+        adapter: only an adapter is trained.
+        trained: the model has been trained before.
+    """
+    peak = (0.01 if kind == "muon" else 0.003) * min(1.0, 256 / width)
+    if adapter:
+        return peak
+    return peak / 10 if trained else peak

@@ -1,0 +1,197 @@
+"""Getting ready to train: processes, data, tokenizer and model, and proof that what was asked for is what is active.
+
+Launchers fall back silently (one process where two were asked for, fp32 where bf16 was): each such wish is compared
+with what can be observed, and a difference is an error. Knows the config; takes no step.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from nbllm import adapters
+from nbllm.errors import DataError, NotFoundError, RunError, UsageError
+from nbllm.model import PRESETS, build, check_packing, find_blocks, is_adapter_folder, load
+from nbllm.shards import Shards
+from nbllm.store import Store
+from nbllm.train import precision
+from nbllm.train.checkpoint import Checkpoint
+from nbllm.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel
+
+    from nbllm.tokenizer import Tokenizer
+
+_COLLECTIVE_TIMEOUT = datetime.timedelta(hours=1)  # others wait while one process writes a checkpoint
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
+    """Joins the processes of the run.
+
+    Raises:
+        RunError: another number of processes, or another precision, is active than was asked for.
+        UsageError: a precision that this device hasn't, or a tracker that isn't installed.
+    """
+    from accelerate import Accelerator
+    from accelerate.utils import InitProcessGroupKwargs
+
+    if "tensorboard" in config.log_with and importlib.util.find_spec("tensorboard") is None:
+        raise UsageError("--log-with tensorboard needs an extra", next='pip install "nbllm[track]"')
+    state = _state(InitProcessGroupKwargs(timeout=_COLLECTIVE_TIMEOUT))
+    wanted = precision.choose(config.precision, state.device.type)
+    accelerator = Accelerator(
+        mixed_precision="no" if wanted == "fp32" else wanted,
+        log_with=list(config.log_with) or None,
+        project_dir=str(folder),
+    )
+    asked = int(os.environ.get("WORLD_SIZE", "1"))
+    for count in {asked, accelerator.num_processes if config.processes == "auto" else config.processes}:
+        if accelerator.num_processes != count:
+            raise RunError(f"{count} processes were asked for, but {accelerator.num_processes} joined")
+    if active_precision(accelerator) != wanted:
+        raise RunError(f"{wanted} was asked for, but {active_precision(accelerator)} is active")
+    return accelerator
+
+
+def active_precision(accelerator: Accelerator) -> str:
+    """`fp32`, `bf16` or `fp16`, as accelerate has it."""
+    return "fp32" if accelerator.mixed_precision == "no" else str(accelerator.mixed_precision)
+
+
+def _state(process_group: Any) -> Any:
+    from accelerate import PartialState
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return PartialState(**process_group.to_kwargs())
+    return PartialState()
+
+
+def load_shards(config: TrainConfig) -> tuple[Store, Shards]:
+    """The store and the shards that the config names; raises NotFoundError."""
+    store = Store(config.store_root)
+    return store, Shards.load(store, config.shards)
+
+
+def load_tokenizer(config: TrainConfig, store: Store, shards: Shards) -> Tokenizer:
+    """The tokenizer that made the shards, so that checkpoints carry it.
+
+    Raises:
+        NotFoundError: the shards name none, and the config neither.
+        DataError: it is another one than the shards were made with.
+    """
+    from nbllm import tokenizer as room
+
+    name = config.tokenizer
+    if name is None:
+        parents = shards.manifest.parents if shards.manifest else ()
+        name = next((parent.name for parent in parents if parent.kind == "tokenizer"), None)
+    if name is None:
+        raise NotFoundError(f"The shards {shards.name} don't name their tokenizer", next="Train again from the corpus")
+    tokenizer = room.load(store, name)
+    if tokenizer.hash != shards.train.meta["tokenizer_hash"]:
+        raise DataError(
+            f"The shards {shards.name} were made with another tokenizer than {name}", next="Train again from the corpus"
+        )
+    return tokenizer
+
+
+def make_model(config: TrainConfig, shards: Shards, checkpoint: Checkpoint | None) -> PreTrainedModel:
+    """The model to train, in fp32 on the CPU: built, loaded, or as the checkpoint has it; with its adapter if one is
+    trained.
+
+    Raises:
+        UsageError: a model that the data or the config doesn't fit.
+    """
+    meta = shards.train.meta
+    attention = None if config.attention == "auto" else config.attention
+    if config.adapter is None and checkpoint is not None:
+        model = load(checkpoint.path, attention=attention)
+    elif config.model in PRESETS:
+        model = build(
+            config.model,
+            vocab_size=meta["vocab_size"],
+            max_length=config.seq_len,
+            bos_id=meta["bos_id"],
+            eos_id=meta["eos_id"],
+            pad_id=meta["pad_id"],
+            seed=config.seed,
+            attention=attention,
+        )
+    else:
+        if is_adapter_folder(config.model):
+            raise UsageError(
+                "An adapter can't be trained on", received=config.model, next="Merge it first: %llm_adapter merge NAME"
+            )
+        model = load(config.model, attention=attention)
+    _check_fit(model, config, meta)
+    if config.adapter is not None:
+        wanted = config.adapter
+        adapters.create(
+            model,
+            r=wanted.r,
+            alpha=wanted.alpha,
+            dropout=wanted.dropout,
+            targets=wanted.targets,
+            seed=config.seed,
+            base=_absolute(config.model),
+        )
+        if checkpoint is not None:
+            adapters.load_weights(model, checkpoint.path)
+    check_packing(model, vocab_size=meta["vocab_size"])
+    return model.train()
+
+
+def _check_fit(model: PreTrainedModel, config: TrainConfig, meta: dict[str, Any]) -> None:
+    rows = model.get_input_embeddings().weight.shape[0]
+    if meta["vocab_size"] > rows:
+        raise UsageError(
+            f"The tokenizer has {meta['vocab_size']:,} tokens, the model embeds {rows:,}",
+            next="Use the model's own tokenizer",
+        )
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if longest is not None and config.seq_len > longest:
+        raise UsageError(
+            f"The model reads {longest:,} tokens at most", received=config.seq_len, next=f"Use --seq-len {longest}"
+        )
+
+
+def _absolute(model: str) -> str:
+    path = Path(model).expanduser()
+    return str(path.absolute()) if path.is_dir() else model
+
+
+def check_active(wrapped: nn.Module, bare: nn.Module, accelerator: Accelerator) -> str:
+    """Makes sure of the wrapper and of the number format that the blocks compute in; returns the wrapper's name.
+
+    Raises:
+        RunError: they aren't what was asked for.
+    """
+    several = accelerator.num_processes > 1
+    wrapper = type(wrapped).__name__ if wrapped is not bare else "none"
+    if several != isinstance(wrapped, nn.parallel.DistributedDataParallel):
+        raise RunError(f"{accelerator.num_processes} processes train with the wrapper {wrapper!r}")
+    seen: list[torch.dtype] = []
+    inside = [layer for _, layer in find_blocks(bare)[1].named_modules() if hasattr(layer, "weight")]
+    watched = next(layer for layer in inside if layer.weight.ndim == 2)
+    handle = watched.register_forward_hook(lambda _, __, output: seen.append(output.dtype))
+    training = bare.training
+    bare.eval()
+    try:
+        with torch.no_grad():
+            bare(input_ids=torch.ones(1, 2, dtype=torch.int64, device=accelerator.device), use_cache=False)
+    finally:
+        handle.remove()
+        bare.train(training)
+    expected = _DTYPES[active_precision(accelerator)]
+    if seen != [expected]:
+        raise RunError(f"The blocks compute in {seen}, where {expected} was asked for")
+    return wrapper

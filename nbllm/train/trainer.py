@@ -1,0 +1,345 @@
+"""The training loop of one process: steps, evaluations, checkpoints and orders, in step with all other processes.
+
+The loss of a step is the sum over its targets divided by their number in the whole global batch, over all processes and
+micro-steps, so that neither accumulation nor the number of processes changes what is optimised. Gradients are averaged
+over processes by DistributedDataParallel, which a factor of the world size undoes.
+Everything that the next step depends on is in a checkpoint: a resumed run repeats the uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nbllm import adapters
+from nbllm.errors import RunError
+from nbllm.shards import GlobalBatch, Loader, Shards
+from nbllm.store import read_json, write_json
+from nbllm.train import checkpoint as disk
+from nbllm.train import state
+from nbllm.train.config import TrainConfig
+from nbllm.train.evaluation import Evaluation, evaluate, to_device
+from nbllm.train.journal import Journal
+from nbllm.train.losses import loss_sum
+from nbllm.train.optimizer import Optimizers
+from nbllm.train.orders import PAUSE_POLL_S, OrderDesk, Orders
+from nbllm.train.plan import Plan
+from nbllm.train.schedule import lr_share
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel
+
+    from nbllm.tokenizer import Tokenizer
+
+_TRAINER = "trainer.json"
+_SKIPPED_AT_MOST = 20
+_SAMPLE_PROMPT_TOKENS = 8
+_SAMPLE_TOKENS = 40
+
+
+@dataclass
+class Progress:
+    """How far a run is; all of it is in a checkpoint."""
+
+    step: int = 0
+    """Optimizer steps taken."""
+    tokens: int = 0
+    """Input tokens read."""
+    seconds: float = 0.0
+    """Time since the run's first step, without pauses and without the time between two starts."""
+    skipped: int = 0
+    """Steps in a row that weren't taken because the gradient wasn't finite."""
+    eval_step: int = -1
+    """Step of the newest evaluation."""
+    eval_loss: float | None = None
+    """Its loss."""
+    bits_per_byte: float | None = None
+    """Its bits a byte."""
+    best_eval_loss: float | None = None
+    """The lowest held-out loss so far."""
+    evals_without_better: int = 0
+    """Evaluations since."""
+
+
+class Trainer:
+    """One process's part of a run, ready to `run`.
+
+    Args:
+        folder: the run's folder.
+        config: what was asked.
+        plan: what was settled.
+        accelerator: joins the processes.
+        model: the prepared model (wrapped where there are several processes).
+        bare: the model itself.
+        optimizers: of the bare model.
+        shards: the data.
+        loader: this process's share of the training part.
+        tokenizer: goes into checkpoints.
+        journal: where rank 0 writes; None on the others.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: TrainConfig,
+        plan: Plan,
+        *,
+        accelerator: Accelerator,
+        model: nn.Module,
+        bare: PreTrainedModel,
+        optimizers: Optimizers,
+        shards: Shards,
+        loader: Loader,
+        tokenizer: Tokenizer,
+        journal: Journal | None,
+        generation: int,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.plan = plan
+        self.accelerator = accelerator
+        self.model = model
+        self.bare = bare
+        self.optimizers = optimizers
+        self.shards = shards
+        self.loader = loader
+        self.tokenizer = tokenizer
+        self.journal = journal
+        self.generation = generation
+        self.progress = Progress()
+        self.saved_step = -1
+        self.rank = accelerator.process_index
+        self.world_size = accelerator.num_processes
+        self.device = accelerator.device
+        self.desk = OrderDesk(folder, rank=self.rank, world_size=self.world_size, device=self.device)
+        self._process = psutil.Process()
+
+    def restore(self, checkpoint: disk.Checkpoint) -> None:
+        """Takes over optimizer, scaler, random states and position; the weights are in the model already."""
+        folder = checkpoint.path / disk.STATE
+        saved = read_json(folder / _TRAINER)
+        self.progress = Progress(**saved["progress"])
+        self.loader.load_state_dict(saved["loader"])
+        state.load_optimizers(self.optimizers, folder)
+        if self.accelerator.scaler is not None and saved["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(saved["scaler"])
+        state.load_random(folder, self.rank)
+        self.saved_step = checkpoint.step
+
+    def run(self) -> str:
+        """Trains to the end or to a stop; returns `done` or `stopped`."""
+        reason = "all steps taken"
+        orders = Orders()
+        while self.progress.step < self.plan.total_steps:
+            orders = self._obey()
+            if orders.stop:
+                reason = "the supervisor is gone" if orders.orphaned else "asked to stop"
+                break
+            began = time.perf_counter()
+            self._step(self.loader.next_batch(), lr_factor=orders.lr_factor)
+            if self._due(self.plan.eval_every):
+                self._evaluate()
+            if self._due(self.plan.save_every) and self.progress.step < self.plan.total_steps:
+                self.save()
+            self.progress.seconds += time.perf_counter() - began
+            if self.config.early_stop and self.progress.evals_without_better >= self.config.early_stop:
+                reason = f"no better held-out loss in {self.config.early_stop} evaluations"
+                break
+        if not orders.stop and self.progress.eval_step != self.progress.step:
+            self._evaluate()
+        if self.saved_step != self.progress.step:
+            self.save()
+        status = "stopped" if orders.stop else "done"
+        self.desk.done()
+        self._write("end", step=self.progress.step, status=status, reason=reason, seconds=self.progress.seconds)
+        return status
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and self.progress.step % every == 0
+
+    def _obey(self) -> Orders:
+        """Follows what was asked; comes back when the next step may be taken or the run is to stop."""
+        orders = self.desk.next()
+        while True:
+            if orders.checkpoint and self.saved_step != self.progress.step:
+                self.save()
+            self.desk.done()
+            if orders.stop or not orders.paused:
+                return orders
+            time.sleep(PAUSE_POLL_S)
+            orders = self.desk.next()
+
+    def _step(self, batch: GlobalBatch, *, lr_factor: float) -> None:
+        progress, plan = self.progress, self.plan
+        began = time.perf_counter()
+        share = lr_share(
+            progress.step,
+            total_steps=plan.total_steps,
+            warmup=plan.warmup,
+            schedule=self.config.schedule,
+            min_ratio=self.config.min_lr_ratio,
+        )
+        lr = plan.lr * share * lr_factor
+        loss, norm = self.update(batch, lr=lr)
+        progress.step += 1
+        progress.tokens += batch.tokens
+        # fp16's scaler looks for its scale by such steps
+        taken = math.isfinite(norm)
+        progress.skipped = 0 if taken else progress.skipped + 1
+        seconds = time.perf_counter() - began
+        event: dict[str, Any] = {
+            "loss": loss,
+            "lr": lr,
+            "grad_norm": norm,
+            "tokens": progress.tokens,
+            "tokens_per_s": batch.tokens / seconds,
+            "seconds": progress.seconds + seconds,
+            "memory_bytes": self._memory_bytes(),
+        }
+        if not taken:
+            event["skipped"] = True
+        self._write("step", step=progress.step, **event)
+        self._track({"train/loss": loss, "train/lr": lr, "train/grad_norm": norm})
+        if progress.skipped > _SKIPPED_AT_MOST:
+            raise RunError(
+                f"The gradient hasn't been finite for {progress.skipped} steps, since step "
+                f"{progress.step - progress.skipped + 1}",
+                next=f"Resume with a lower --lr than {plan.lr:g}, or use --precision fp32",
+            )
+
+    def update(self, batch: GlobalBatch, *, lr: float) -> tuple[float, float]:
+        """One optimizer step; returns the loss (nats a target, over all processes) and the gradient's norm.
+
+        A step whose gradient isn't finite isn't taken.
+        """
+        self.optimizers.set_lr(lr)
+        self.optimizers.zero_grad()
+        share = self.world_size / max(batch.target_count, 1)
+        total = torch.zeros((), device=self.device)
+        last = len(batch.micro_batches) - 1
+        for number, micro_batch in enumerate(batch.micro_batches):
+            waits = number < last and self.world_size > 1
+            with self.model.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
+                ids, targets, positions = to_device(micro_batch, self.device)
+                logits = self.model(input_ids=ids, position_ids=positions, use_cache=False).logits
+                nats = loss_sum(
+                    logits,
+                    targets,
+                    focal_gamma=self.config.focal_gamma if self.config.loss == "focal" else 0.0,
+                    label_smoothing=self.config.label_smoothing,
+                    z_loss=self.config.z_loss,
+                )
+                self.accelerator.backward(nats * share)
+            total += nats.detach()
+        if self.world_size > 1:
+            dist.all_reduce(total)
+        scaler = self.accelerator.scaler
+        if scaler is not None:
+            for member in self.optimizers:
+                scaler.unscale_(member)
+        limit = self.config.clip or math.inf
+        norm = float(nn.utils.clip_grad_norm_(self.optimizers.parameters, limit))
+        for member in self.optimizers:
+            if scaler is not None:
+                scaler.step(member)
+            elif math.isfinite(norm):
+                member.step()
+        if scaler is not None:
+            scaler.update()
+        return float(total) / max(batch.target_count, 1), norm
+
+    def _evaluate(self) -> None:
+        result: Evaluation | None = evaluate(
+            self.bare,
+            self.shards.held_out,
+            seq_len=self.config.seq_len,
+            batch_size=2 * self.config.batch_size,
+            max_rows=self.plan.eval_rows,
+            rank=self.rank,
+            world_size=self.world_size,
+            device=self.device,
+            autocast=self.accelerator.autocast,
+        )
+        progress = self.progress
+        progress.eval_step = progress.step
+        if result is None:
+            return
+        progress.eval_loss, progress.bits_per_byte = result.loss, result.bits_per_byte
+        if progress.best_eval_loss is None or result.loss < progress.best_eval_loss:
+            progress.best_eval_loss, progress.evals_without_better = result.loss, 0
+        else:
+            progress.evals_without_better += 1
+        fields = {"eval_loss": result.loss, "bits_per_byte": result.bits_per_byte}
+        self._write("eval", step=progress.step, **fields)
+        self._track({f"eval/{name}": value for name, value in fields.items() if value is not None})
+
+    def save(self) -> None:
+        """Writes a checkpoint; a collective call. Whoever is killed in it leaves the one before as the newest."""
+        step = self.progress.step
+        if self.rank == 0:
+            disk.open_draft(self.folder, step)
+        self.accelerator.wait_for_everyone()
+        draft = disk.draft_path(self.folder, step)
+        state.save_random(draft / disk.STATE, self.rank)
+        if self.rank == 0:
+            if self.config.adapter is None:
+                self.bare.save_pretrained(draft)
+            else:
+                adapters.save(self.bare, draft)
+            self.tokenizer.save(draft)
+            state.save_optimizers(self.optimizers, draft / disk.STATE)
+            scaler = self.accelerator.scaler
+            write_json(
+                draft / disk.STATE / _TRAINER,
+                {
+                    "progress": asdict(self.progress),
+                    "loader": self.loader.state_dict(),
+                    "scaler": None if scaler is None else scaler.state_dict(),
+                },
+            )
+        self.accelerator.wait_for_everyone()
+        if self.rank == 0:
+            current = self.progress.eval_step == step
+            done = disk.close_draft(
+                self.folder,
+                step,
+                generation=self.generation,
+                eval_loss=self.progress.eval_loss if current else None,
+                bits_per_byte=self.progress.bits_per_byte if current else None,
+            )
+            self._write("checkpoint", step=step, path=done.path.name)
+            disk.prune(self.folder, keep=self.config.keep)
+        self.saved_step = step
+        self.accelerator.wait_for_everyone()
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        if self.journal is not None:
+            self.journal.write(kind, **fields)
+
+    def _track(self, values: dict[str, float]) -> None:
+        if self.config.log_with:
+            self.accelerator.log(values, step=self.progress.step)
+
+    def _memory_bytes(self) -> int:
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        return int(self._process.memory_info().rss)
+
+
+def broadcast_float(value: float, *, world_size: int, device: torch.device) -> float:
+    """Rank 0's number, on every process."""
+    if world_size == 1:
+        return value
+    tensor: Tensor = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.broadcast(tensor, src=0)
+    return float(tensor.item())

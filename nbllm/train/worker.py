@@ -1,0 +1,298 @@
+"""The process that trains: `python -m nbllm.train.worker RUN_FOLDER [--resume]`, one a device, started by a launcher.
+
+Reads the run's `config.json`, goes on from the newest complete checkpoint if there is one, and ends with exit code 0
+when the run is done or was asked to stop. A mistake that its reader can mend is one line on the error output and exit
+code 1. Never imports the session, IPython or ipywidgets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from nbllm import adapters
+from nbllm.errors import NbllmError, NotFoundError, RunError, StoreError
+from nbllm.model import PRESETS, parameter_count
+from nbllm.shards import Loader, Shards
+from nbllm.store import Manifest, Parent, Store, read_json, write_json
+from nbllm.train import checkpoint as disk
+from nbllm.train import locks, setup
+from nbllm.train.config import TrainConfig
+from nbllm.train.journal import Journal
+from nbllm.train.optimizer import Optimizers, default_lr
+from nbllm.train.plan import Plan, fit_steps, make_plan, steps_wanted
+from nbllm.train.trainer import Trainer, broadcast_float
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_PLAN = "plan.json"
+_LOCK_WAIT_S = 30.0
+_TIMED_STEPS = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Trains the run of a folder; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m nbllm.train.worker", description="One process of a training run")
+    parser.add_argument("folder", type=Path, help="the run's folder, with its config.json")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    given = parser.parse_args(arguments)
+    try:
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()  # bars for files that take a moment would fill the log
+        train(given.folder, resume=given.resume)
+    except NbllmError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+    return 0
+
+
+def train(folder: Path, *, resume: bool = False) -> str:
+    """Trains the run of a folder in this process, which is one of those that the launcher started.
+
+    Args:
+        folder: the run's folder.
+        resume: go on from the newest complete checkpoint.
+
+    Returns:
+        `done` or `stopped`.
+
+    Raises:
+        RunError: another worker has this rank, or checkpoints are there and `resume` is False.
+        NbllmError: whatever the config, the data or the device don't allow, in one line.
+    """
+    try:
+        config = TrainConfig.from_json(read_json(folder / "config.json"))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{folder} holds no config.json of a run") from error
+    rank = int(os.environ.get("RANK", "0"))
+    lock = locks.take(folder / locks.worker_lock(rank), wait_s=_LOCK_WAIT_S)
+    if lock is None:
+        raise RunError(f"Another process already is worker {rank} of {folder.name}", next="Stop that run first")
+    try:
+        return _train(folder, config, resume=resume)
+    finally:
+        lock.release()
+
+
+def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
+    checkpoint = disk.newest(folder)
+    if checkpoint is not None and not resume:
+        raise RunError(f"{folder.name} has checkpoints already", next=f"Type %llm_train --resume {folder.name}")
+    store, shards = setup.load_shards(config)
+    manifest = _manifest(store, folder)
+    if config.adapter is not None:
+        _check_adapter_name(store, config, manifest, folder)
+    accelerator = setup.make_accelerator(config, folder)
+    main_process = accelerator.is_main_process
+    tokenizer = setup.load_tokenizer(config, store, shards)
+    bare = setup.make_model(config, shards, checkpoint)
+    bare.config.use_cache = False
+    if config.checkpointing:
+        bare.gradient_checkpointing_enable({"use_reentrant": False})
+    bare.to(accelerator.device)
+    kind, lr = _optimizer(config, bare)
+    optimizers = Optimizers(bare, kind=kind, weight_decay=config.weight_decay)
+    if config.compile:
+        bare.compile()
+    model = accelerator.prepare_model(bare)
+    wrapper = setup.check_active(model, bare, accelerator)
+    torch.manual_seed(config.seed * 1_000_003 + accelerator.process_index)
+
+    loader = _loader(config, shards, accelerator.process_index, accelerator.num_processes)
+    generation = _generation(folder)
+    trainer = Trainer(
+        folder,
+        config,
+        _draft_plan(config, loader, kind=kind, lr=lr),
+        accelerator=accelerator,
+        model=model,
+        bare=bare,
+        optimizers=optimizers,
+        shards=shards,
+        loader=loader,
+        tokenizer=tokenizer,
+        journal=Journal(folder, generation=generation) if main_process else None,
+        generation=generation,
+    )
+    trainer.plan = _settle_plan(folder, trainer, kind=kind, lr=lr)
+    if checkpoint is not None:
+        trainer.restore(checkpoint)
+        if main_process:
+            disk.drop_after(folder, checkpoint.step)
+    accelerator.wait_for_everyone()
+    if config.log_with:
+        accelerator.init_trackers("tensorboard")
+    if trainer.journal is not None:
+        trainer.journal.write(
+            "start",
+            step=trainer.progress.step,
+            world_size=accelerator.num_processes,
+            wrapper=wrapper,
+            precision=setup.active_precision(accelerator),
+            device=str(accelerator.device),
+            total_steps=trainer.plan.total_steps,
+            global_batch=trainer.plan.global_batch,
+            parameters=parameter_count(bare),
+            trained_parameters=parameter_count(bare, trainable=True),
+            optimizer=kind,
+            lr=trainer.plan.lr,
+            seq_len=config.seq_len,
+        )
+    status = trainer.run()
+    if config.adapter is not None and main_process:
+        _publish_adapter(store, config, manifest, folder, trainer)
+    if config.log_with:
+        accelerator.end_training()
+    if trainer.journal is not None:
+        trainer.journal.close()
+    return status
+
+
+def _loader(config: TrainConfig, shards: Shards, rank: int, world_size: int) -> Loader:
+    return Loader(
+        shards.train,
+        seq_len=config.seq_len,
+        batch_size=config.batch_size,
+        grad_accum=config.grad_accum,
+        rank=rank,
+        world_size=world_size,
+        seed=config.seed,
+        epochs=config.epochs,
+    )
+
+
+def _optimizer(config: TrainConfig, bare: PreTrainedModel) -> tuple[str, float]:
+    """Which optimizer, and its peak learning rate."""
+    fresh = config.model in PRESETS and config.adapter is None
+    kind = config.optimizer
+    if kind == "auto":
+        kind = "muon" if fresh else "adamw"
+    if config.lr is not None:
+        return kind, config.lr
+    width = int(bare.get_input_embeddings().weight.shape[1])
+    return kind, default_lr(kind=kind, width=width, adapter=config.adapter is not None, trained=not fresh)
+
+
+def _draft_plan(config: TrainConfig, loader: Loader, *, kind: str, lr: float) -> Plan:
+    """A plan for the length that is known; for an open length, one pass, until it has been timed."""
+    wanted = steps_wanted(config, steps_per_epoch=loader.steps_per_epoch, rows=loader.rows)
+    total = wanted or loader.total_steps or loader.steps_per_epoch
+    return make_plan(
+        config, total_steps=total, epochs=config.epochs, optimizer=kind, lr=lr, world_size=loader.world_size
+    )
+
+
+def _settle_plan(folder: Path, trainer: Trainer, *, kind: str, lr: float) -> Plan:
+    """The plan that the run was begun with, else a new one, written down.
+
+    Raises:
+        RunError: the run was begun with another global batch, so that its steps would mean something else.
+    """
+    config, plan, loader = trainer.config, trainer.plan, trainer.loader
+    try:
+        begun = Plan(**read_json(folder / _PLAN))
+    except FileNotFoundError:
+        begun = None
+    except TypeError as error:
+        raise StoreError(f"{folder / _PLAN} isn't a plan of this version: {error}") from error
+    trainer.accelerator.wait_for_everyone()  # nobody writes it before everybody has looked
+    if begun is not None:
+        if begun.global_batch != plan.global_batch:
+            raise RunError(
+                f"The run was begun with {begun.global_batch} rows a step ({begun.world_size} processes), and now has "
+                f"{plan.global_batch}",
+                next=f"Resume it with {begun.world_size} processes",
+            )
+        return begun
+    if config.steps is None and config.tokens is None and config.epochs is None:
+        seconds = broadcast_float(_seconds_a_step(trainer), world_size=trainer.world_size, device=trainer.device)
+        steps = fit_steps(steps_per_epoch=loader.steps_per_epoch, seconds_a_step=seconds)
+        plan = make_plan(config, total_steps=steps, epochs=None, optimizer=kind, lr=lr, world_size=loader.world_size)
+    if trainer.rank == 0:
+        write_json(folder / _PLAN, plan.as_json())
+    return plan
+
+
+def _seconds_a_step(trainer: Trainer) -> float:
+    """Times a few steps that change nothing: learning rate 0, then optimizer and random states as before."""
+    loader = _loader(trainer.config, trainer.shards, trainer.rank, trainer.world_size)
+    random = torch.get_rng_state()
+    scaler = trainer.accelerator.scaler
+    scale = None if scaler is None else scaler.state_dict()
+    seconds = []
+    for _ in range(1 + _TIMED_STEPS):  # the first one warms up
+        began = time.perf_counter()
+        trainer.update(loader.next_batch(), lr=0.0)
+        seconds.append(time.perf_counter() - began)
+    for member in trainer.optimizers:
+        member.state.clear()
+    trainer.optimizers.zero_grad()
+    if scaler is not None:
+        scaler.load_state_dict(scale)
+    torch.set_rng_state(random)
+    return sorted(seconds[1:])[_TIMED_STEPS // 2]
+
+
+def _generation(folder: Path) -> int:
+    """Which start of the run this is, as the supervisor counts them; 0 without a supervisor."""
+    try:
+        return int(read_json(folder / "state.json")["generation"])
+    except (FileNotFoundError, KeyError):
+        return 0
+
+
+def _manifest(store: Store, folder: Path) -> Manifest | None:
+    """The run's manifest; None where the folder isn't in the store."""
+    try:
+        return store.get("run", folder.name) if store.path("run", folder.name) == folder.absolute() else None
+    except NbllmError:
+        return None
+
+
+def _adapter_record(
+    config: TrainConfig, manifest: Manifest | None, folder: Path
+) -> tuple[str, dict[str, object], list[Parent]]:
+    """Name, parameters and parents of the adapter that the run publishes."""
+    assert config.adapter is not None
+    parameters: dict[str, object] = {"run": folder.name, "model": config.model, "adapter": config.as_json()["adapter"]}
+    parents = [manifest.as_parent(), *manifest.parents] if manifest else []
+    return config.adapter_name or folder.name, parameters, parents
+
+
+def _check_adapter_name(store: Store, config: TrainConfig, manifest: Manifest | None, folder: Path) -> None:
+    """Refuses before the training, not after it, a name that another adapter has."""
+    name, parameters, _ = _adapter_record(config, manifest, folder)
+    path = store.path("adapter", name) / "manifest.json"
+    if path.is_file() and read_json(path)["parameters"] != parameters:
+        raise StoreError(f"A different adapter is already named {name!r}", next="Choose another --name")
+
+
+def _publish_adapter(
+    store: Store, config: TrainConfig, manifest: Manifest | None, folder: Path, trainer: Trainer
+) -> None:
+    """Puts the adapter as it is now into the store; a resumed run replaces what it published before."""
+    name, parameters, parents = _adapter_record(config, manifest, folder)
+    with store.create("adapter", name, parameters=parameters, parents=parents, overwrite=True) as draft:
+        adapters.save(trainer.bare, draft.folder)
+        draft.summary = {
+            "step": trainer.progress.step,
+            "eval_loss": trainer.progress.eval_loss,
+            "parameters": parameter_count(trainer.bare, trainable=True),
+        }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
