@@ -23,9 +23,12 @@ def _run(call: Call) -> Any:
         raise UsageError(f"%llm_adapter can't {action!r}", next=did_you_mean(action, _ACTIONS))
     if action == "list":
         found = session.adapters()
-        for info in found:
-            current = " (in use)" if info.name == session.adapter else ""
-            call.say(f"{info}{current}")
+        for manifest in found:
+            current = " · in use" if manifest.name == session.adapter else ""
+            step = manifest.summary.get("step")
+            call.say(
+                f"{manifest.name} · on {manifest.parameters['model']}" + (f" · step {step}" if step else "") + current
+            )
         if not found:
             call.say("There are no adapters yet. Make one with %llm_finetune --data FILE")
     elif action == "use":

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from nbllm.commands.base import Command
 from nbllm.commands.options import Option
-from nbllm.errors import UsageError
 from nbllm.store import KINDS
 
 if TYPE_CHECKING:
@@ -118,11 +117,11 @@ def _stage(line: str) -> list[str]:
     name = " ".join(words[:2]) if seconds and len(words) > 1 else words[0]
     if seconds and len(words) == 1:
         return _starting(typed, seconds)
-    try:
-        arguments = STAGES[name].arguments
-    except (KeyError, UsageError):
+    if name not in STAGES:
         return []
-    return _starting(typed, [f"{argument}=" for argument in arguments])
+    found = STAGES[name].arguments().values()
+    bare = [choice for argument in found if argument.positional for choice in argument.choices]
+    return _starting(typed, [*bare, *(f"{argument.name}=" for argument in found if not argument.positional)])
 
 
 def _starting(typed: str, words: Sequence[str]) -> list[str]:

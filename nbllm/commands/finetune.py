@@ -7,11 +7,15 @@ from typing import Any
 from nbllm.commands.base import Call, Command
 from nbllm.commands.options import Option
 from nbllm.commands.training import SHARED_KEYS, SHARED_OPTIONS, wait
+from nbllm.store import now
 
 
 def _run(call: Call) -> Any:
     keys = ("base", "method", "r", "alpha", "dropout", "targets", "data", "format")
+    before = now()
     run = call.session.finetune(**call.arguments.only(*keys, *SHARED_KEYS))
+    if run.manifest.created < before:
+        call.say(f"The run {run.name} does this already and lives: this is it.")
     if call.arguments.wait:
         wait(call, run)
     return run

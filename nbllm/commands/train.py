@@ -8,6 +8,7 @@ from nbllm.commands.base import Call, Command
 from nbllm.commands.options import Option
 from nbllm.commands.training import SHARED_KEYS, SHARED_OPTIONS, wait
 from nbllm.errors import UsageError
+from nbllm.store import now
 
 _ACTS = ("attach", "resume", "stop", "pause", "list")
 
@@ -22,7 +23,10 @@ def _run(call: Call) -> Any:
     options = arguments.only("model", "corpus", "tokenizer", *SHARED_KEYS)
     if not any(key in options for key in ("steps", "epochs", "tokens")):
         call.say("One pass over the corpus, or what about two minutes of this device allow.")
+    before = now()
     run = session.train(**options)
+    if run.manifest.created < before:
+        call.say(f"The run {run.name} does this already and lives: this is it.")
     if arguments.wait:
         wait(call, run)
     return run

@@ -41,22 +41,24 @@ def wait(call: Call, run: Any) -> None:
     """
     said = -1
 
-    def progress(run: Any) -> None:
+    latest: dict[str, Any] = {}
+
+    def progress(run: Any, events: list[dict[str, Any]]) -> None:
         nonlocal said
-        table = run.metrics()
-        total = run.total_steps
-        if not table.num_rows or not total:
+        for event in events:
+            latest.update(event)
+        step, total = latest.get("step"), latest.get("total_steps")
+        if not step or not total or 10 * step // total == said:
             return
-        step = table.column("step")[-1].as_py()
-        tenth = 10 * step // total
-        if tenth == said:
-            return
-        said = tenth
-        row = {key: _last(table, key) for key in ("loss", "bits_per_byte", "tokens_per_s")}
+        said = 10 * step // total
         parts = [f"step {step:,} of {total:,}"]
-        parts += [f"loss {row['loss']:.3f}"] if row["loss"] is not None else []
-        parts += [f"held-out {row['bits_per_byte']:.3f} bits a byte"] if row["bits_per_byte"] is not None else []
-        parts += [f"{row['tokens_per_s']:,.0f} tokens/s"] if row["tokens_per_s"] is not None else []
+        for key, shape in (
+            ("loss", "loss {:.3f}"),
+            ("bits_per_byte", "held-out {:.3f} bits a byte"),
+            ("tokens_per_s", "{:,.0f} tokens/s"),
+        ):
+            if latest.get(key) is not None:
+                parts.append(shape.format(latest[key]))
         call.say(" · ".join(parts))
 
     try:
@@ -64,8 +66,3 @@ def wait(call: Call, run: Any) -> None:
     except KeyboardInterrupt:
         call.say(f"The run {run.name} goes on. Stop it with %llm_train --stop {run.name}")
         raise
-
-
-def _last(table: Any, column: str) -> Any:
-    values = [value for value in table.column(column).to_pylist() if value is not None]
-    return values[-1] if values else None

@@ -131,7 +131,7 @@ def _matcher() -> Any:
         import nbllm
         from nbllm.commands.completion import complete
 
-        lines = [*context.full_text.splitlines()[:context.cursor_line], context.text_until_cursor]
+        lines = [*context.full_text.splitlines()[: context.cursor_line], context.text_until_cursor]
         found = complete(lines, nbllm.session())
         typed = context.text_until_cursor.split()
         word = "" if not typed or context.text_until_cursor[-1:].isspace() else typed[-1]

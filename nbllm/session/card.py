@@ -169,7 +169,7 @@ def _model_row(session: Session) -> CardRow:
 
     run = Run(session.store, reference.source)
     last = run.checkpoints[-1] if run.checkpoints else None
-    parts = [run.status]
+    parts: list[str] = [run.status]
     if last is not None:
         parts.append(f"checkpoint at step {last.step:,}")
         if last.bits_per_byte is not None:

@@ -1,8 +1,7 @@
-"""The session: observable pointers into the store, and every capability as one method.
+"""The session: every capability as one method over what is current.
 
-The store is the truth: the pointers are kept in `sessions/NAME.json`, so that a restarted kernel finds them again
-without a command. The methods import the rooms that do the work inside themselves, since `import nbllm` must load
-neither torch nor transformers; they choose inputs, move the pointers, and do no work of their own.
+The methods import the rooms that do the work inside themselves, since `import nbllm` must load neither torch nor
+transformers; they choose inputs and move the pointers, and do no work of their own.
 """
 
 from __future__ import annotations
@@ -12,20 +11,17 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traitlets import Any as AnyTrait
-from traitlets import HasTraits, TraitError, observe, validate
-from traitlets import default as dynamic_default
-
-from nbllm.errors import DataError, NbllmError, NotFoundError, StoreError, UsageError
-from nbllm.session.models import ModelReference, Models
-from nbllm.store import Manifest, Store, check_name, read_json, write_json
+from nbllm.errors import DataError, NotFoundError, UsageError, did_you_mean
+from nbllm.session.models import ModelReference
+from nbllm.session.pointers import Pointers
+from nbllm.session.starting import new_config, new_shards, recordable, start_run
+from nbllm.store import Manifest, Store, check_name
 
 if TYPE_CHECKING:
-    from nbllm.adapters import AdapterInfo
     from nbllm.corpus import Corpus
     from nbllm.evaluate import EvalResult
     from nbllm.sample import Generation, SamplingParameters
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
     from nbllm.tokenizer import Tokenizer
     from nbllm.train import Run
 
-_POINTERS = ("corpus", "tokenizer", "model", "run", "adapter", "sampling")
 _sessions: dict[tuple[Path, str], Session] = {}
 _sessions_lock = threading.Lock()
 
@@ -60,7 +55,7 @@ def _default_name() -> str:
     return re.sub(r"[^\w .+-]", "-", Path(notebook).stem).strip(" .-_+")[:100] or "default"
 
 
-class Session(HasTraits):
+class Session(Pointers):
     """What is current in one notebook; every magic and panel works through one of these.
 
     Args:
@@ -70,127 +65,8 @@ class Session(HasTraits):
     Each trait can be observed (`session.observe(function, "corpus")`) and assigned, an artefact also by its name.
     """
 
-    corpus: Any = AnyTrait(None, allow_none=True, help="The current Corpus, or None.")
-    tokenizer: Any = AnyTrait(None, allow_none=True, help="The current Tokenizer, or None.")
-    model: Any = AnyTrait(None, allow_none=True, help="The current ModelReference, or None.")
-    run: Any = AnyTrait(None, allow_none=True, help="The current Run, or None.")
-    adapter: Any = AnyTrait(None, allow_none=True, help="The name of the adapter in use, or None.")
-    sampling: Any = AnyTrait(help="The SamplingParameters that a sampling starts from.")
-
-    def __init__(self, store: Store, name: str = "default") -> None:
-        super().__init__()
-        self.store = store
-        self.name = check_name(name)
-        self.lock = threading.RLock()
-        """Guards the traits and the loaded models: callbacks may run on another thread than cells."""
-        self.models = Models(store)
-        self._file = store.root / "sessions" / f"{self.name}.json"
-        try:
-            self._saved: dict[str, Any] = read_json(self._file)
-        except FileNotFoundError:
-            self._saved = {}
-
     def __repr__(self) -> str:
         return f"Session({self.name!r}, store={str(self.store.root)!r})"
-
-    # The pointers -----------------------------------------------------------------------------------------------
-
-    @dynamic_default("corpus")
-    def _find_corpus(self) -> Any:
-        return self._found("corpus", self._load_corpus)
-
-    @dynamic_default("tokenizer")
-    def _find_tokenizer(self) -> Any:
-        return self._found("tokenizer", self._load_tokenizer)
-
-    @dynamic_default("model")
-    def _find_model(self) -> Any:
-        return self._found("model", lambda fields: ModelReference(**fields))
-
-    @dynamic_default("run")
-    def _find_run(self) -> Any:
-        return self._found("run", self._load_run)
-
-    @dynamic_default("adapter")
-    def _find_adapter(self) -> Any:
-        return self._saved.get("adapter")
-
-    @dynamic_default("sampling")
-    def _find_sampling(self) -> Any:
-        from nbllm.sample import SamplingParameters
-
-        known = {field.name for field in dataclasses.fields(SamplingParameters)}
-        saved = {key: value for key, value in (self._saved.get("sampling") or {}).items() if key in known}
-        if "stop" in saved:
-            saved["stop"] = tuple(saved["stop"])
-        return SamplingParameters(**saved)
-
-    def _found(self, key: str, load: Callable[[Any], Any]) -> Any:
-        pointer = self._saved.get(key)
-        if pointer is None:
-            return None
-        try:
-            return load(pointer)
-        except NotFoundError:  # removed since, perhaps from another notebook
-            return None
-
-    @validate("corpus")
-    def _check_corpus(self, proposal: Mapping[str, Any]) -> Any:
-        return self._by_name(proposal["value"], self._load_corpus)
-
-    @validate("tokenizer")
-    def _check_tokenizer(self, proposal: Mapping[str, Any]) -> Any:
-        return self._by_name(proposal["value"], self._load_tokenizer)
-
-    @validate("run")
-    def _check_run(self, proposal: Mapping[str, Any]) -> Any:
-        return self._by_name(proposal["value"], self._load_run)
-
-    @validate("model")
-    def _check_model(self, proposal: Mapping[str, Any]) -> Any:
-        return self._by_name(proposal["value"], self.models.reference)
-
-    @validate("sampling")
-    def _check_sampling(self, proposal: Mapping[str, Any]) -> Any:
-        from nbllm.sample import SamplingParameters
-
-        value = proposal["value"]
-        if isinstance(value, Mapping):
-            value = dataclasses.replace(self.sampling, **value)
-        if not isinstance(value, SamplingParameters):
-            raise TraitError(f"session.sampling takes SamplingParameters or a dict of settings, not {value!r}")
-        return value
-
-    @staticmethod
-    def _by_name(value: Any, load: Callable[[str], Any]) -> Any:
-        return load(value) if isinstance(value, str) else value
-
-    @observe(*_POINTERS)
-    def _remember(self, change: Mapping[str, Any]) -> None:
-        key, value = change["name"], change["new"]
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            pointer: Any = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        else:
-            pointer = getattr(value, "name", value)
-        with self.lock:
-            self._saved[key] = pointer
-            self.store.prepare()
-            write_json(self._file, self._saved)
-
-    def _load_corpus(self, name: str) -> Corpus:
-        from nbllm.corpus import Corpus
-
-        return Corpus.load(self.store, name)
-
-    def _load_tokenizer(self, name: str) -> Tokenizer:
-        from nbllm.tokenizer import load
-
-        return load(self.store, name)
-
-    def _load_run(self, name: str) -> Run:
-        from nbllm.train import Run
-
-        return Run(self.store, name)
 
     # Cleaning and tokenizing ------------------------------------------------------------------------------------
 
@@ -205,7 +81,7 @@ class Session(HasTraits):
         from nbllm.corpus import clean
 
         recorded = {key: value for key, value in options.items() if key not in ("progress", "overwrite")}
-        call = {"method": "clean", "sources": _recordable(list(sources)), "arguments": _recordable(recorded)}
+        call = {"method": "clean", "sources": recordable(list(sources)), "arguments": recordable(recorded)}
         corpus = clean(self.store, sources, call=call, **options)
         with self.lock:
             self.corpus = corpus
@@ -259,11 +135,8 @@ class Session(HasTraits):
 
     def load_tokenizer(self, source: str) -> Tokenizer:
         """Makes a tokenizer current: a name in the store, a transformers folder or a tokenizer.json file."""
-        from nbllm.tokenizer import load
-
-        tokenizer = load(self.store, source)
         with self.lock:
-            self.tokenizer = tokenizer
+            self.tokenizer = tokenizer = self.models.stored(self._load_tokenizer(source))
         return tokenizer
 
     # Training ---------------------------------------------------------------------------------------------------
@@ -302,11 +175,14 @@ class Session(HasTraits):
         else:
             reference = self.models.reference(model)
             start_from, chosen = str(self.models.path(reference)), self.models.tokenizer(reference)
-        config = self._config(options, model=start_from, held_out=held_out)
-        shards = self._shards(source, chosen, held_out)
-        run = self._start(
+        config = new_config(self, options, model=start_from, held_out=held_out)
+        shards = new_shards(self, source, chosen, held_out)
+        run = start_run(
+            self,
             config,
             name=name,
+            base=f"{source.name}-{Path(model).name.split('-')[-1]}",
+            tokenizer=chosen.name,
             shards=shards,
             source=source,
             method="train",
@@ -373,7 +249,7 @@ class Session(HasTraits):
         if reference is None:
             raise NotFoundError("There is no model yet", next="Train one with %llm_train, or add --base FOLDER")
         adapter = AdapterConfig(method=method, r=r, alpha=alpha, dropout=dropout, targets=targets)
-        config = self._config(options, model=str(self.models.path(reference)), held_out=held_out, adapter=adapter)
+        config = new_config(self, options, model=str(self.models.path(reference)), held_out=held_out, adapter=adapter)
         strings = isinstance(data, (list, tuple)) and all(isinstance(text, str) for text in data)
         source = clean(
             self.store,
@@ -384,10 +260,13 @@ class Session(HasTraits):
             overwrite=True,
         )
         tokenizer = self.models.tokenizer(reference)
-        shards = self._shards(source, tokenizer, held_out)
-        run = self._start(
+        shards = new_shards(self, source, tokenizer, held_out)
+        run = start_run(
+            self,
             config,
             name=name,
+            base=f"{reference.name}-{method}",
+            tokenizer=tokenizer.name,
             shards=shards,
             source=source,
             method="finetune",
@@ -426,54 +305,6 @@ class Session(HasTraits):
         from nbllm.train import runs
 
         return runs(self.store)
-
-    def _config(self, options: Mapping[str, Any], **fixed: Any) -> Any:
-        from nbllm.errors import did_you_mean
-        from nbllm.train import TrainConfig
-
-        known = {field.name for field in dataclasses.fields(TrainConfig)}
-        for key in options:
-            if key not in known:
-                raise UsageError(f"Training has no option {key!r}", next=did_you_mean(key, known))
-        return TrainConfig(**{**options, **fixed, "shards": "", "store_root": str(self.store.root)})
-
-    def _shards(self, source: Corpus, tokenizer: Tokenizer, held_out: float) -> Any:
-        from nbllm.shards import build
-
-        parents = [source.manifest.as_parent()]
-        if tokenizer.manifest is not None:
-            parents.append(tokenizer.manifest.as_parent())
-        return build(
-            self.store,
-            tokenizer,
-            train=source.texts("train", held_out),
-            held_out=source.texts("held-out", held_out),
-            parents=parents,
-            parameters={"held_out": held_out, "tokenizer": tokenizer.hash},
-        )
-
-    def _start(
-        self,
-        config: Any,
-        *,
-        name: str | None,
-        shards: Any,
-        source: Corpus,
-        method: str,
-        arguments: Mapping[str, Any],
-        more_parents: Iterable[Any] = (),
-    ) -> Run:
-        from nbllm.evaluate import compressed_bits_per_byte
-        from nbllm.train import start
-
-        config = dataclasses.replace(config, shards=shards.name)
-        parents = (shards.manifest.as_parent(), *shards.manifest.parents, *more_parents)
-        call = {"method": method, "arguments": _recordable(dict(arguments))}
-        run = start(self.store, config, name=name, parents=parents, call=call)
-        held_out = list(source.texts("held-out", config.held_out))
-        if held_out:
-            write_json(run.folder / "reference.json", compressed_bits_per_byte(held_out))
-        return run
 
     def _corpus(self, name: str | None) -> Corpus:
         with self.lock:
@@ -523,7 +354,6 @@ class Session(HasTraits):
 
     def sampling_with(self, settings: Mapping[str, Any]) -> SamplingParameters:
         """The session's sampling settings with some replaced; raises UsageError for an unknown one."""
-        from nbllm.errors import did_you_mean
 
         known = [field.name for field in dataclasses.fields(self.sampling)]
         for key in settings:
@@ -544,11 +374,9 @@ class Session(HasTraits):
             name = (None if adapter == "off" else adapter) if adapter else (None if model else self.adapter)
             return self.models.load(reference, adapter=name)
 
-    def adapters(self) -> list[AdapterInfo]:
-        """Every adapter of the store, newest first."""
-        from nbllm.adapters import list_adapters
-
-        return list_adapters(self.store)
+    def adapters(self) -> list[Manifest]:
+        """The manifests of every adapter of the store, newest first."""
+        return self.store.manifests("adapter")
 
     def use_adapter(self, name: str | None) -> None:
         """Makes an adapter current (None: none); the base isn't loaded again."""
@@ -617,22 +445,9 @@ class Session(HasTraits):
 
     def use(self, name: str) -> Manifest:
         """Makes a stored corpus, tokenizer, run or adapter of that name current; of several kinds, each of them."""
-        found = [manifest for manifest in self.store.find_kinds(name) if manifest.kind not in ("shards", "export")]
-        if not found:
-            from nbllm.errors import did_you_mean
+        from nbllm.session.contents import use
 
-            known = [other for kind in ("corpus", "tokenizer", "run", "adapter") for other in self.store.names(kind)]
-            raise NotFoundError(f"Nothing in the store is named {name!r}", next=did_you_mean(name, known))
-        with self.lock:
-            for manifest in found:
-                if manifest.kind in ("corpus", "tokenizer", "run"):
-                    setattr(self, manifest.kind, name)
-                if manifest.kind == "run" and not any(other.kind == "adapter" for other in found):
-                    self.model = ModelReference(kind="run", source=name)
-                if manifest.kind == "adapter":
-                    self.model = self.models.base_of(name, self.model)
-                    self.adapter = name
-        return found[0]
+        return use(self, name)
 
     def rm(self, *names: str, yes: bool = False) -> list[Manifest]:
         """Removes artefacts; refuses, naming them, where others were made from these, unless `yes`.
@@ -640,35 +455,9 @@ class Session(HasTraits):
         Returns:
             What was removed.
         """
-        doomed: list[Manifest] = []
-        for name in names:
-            found = self.store.find_kinds(name)
-            if not found:
-                raise NotFoundError(f"Nothing in the store is named {name!r}", next="%llm_session lists what there is")
-            doomed += found
-        from nbllm.train import live_runs
+        from nbllm.session.contents import remove
 
-        live = {run.name for run in live_runs(self.store)}
-        for manifest in doomed:
-            if manifest.kind == "run" and manifest.name in live:
-                raise StoreError(
-                    f"The run {manifest.name!r} is live", next=f"Stop it first: %llm_train --stop {manifest.name}"
-                )
-        others = [child for manifest in doomed for child in self.store.dependants(manifest) if child not in doomed]
-        if others and not yes:
-            shown = ", ".join(f"{child.kind} {child.name}" for child in others[:8])
-            raise StoreError(
-                f"Made from {', '.join(names)}: {shown}", next="Add --yes to remove what you named and keep those"
-            )
-        for manifest in doomed:
-            self.store.remove(manifest)
-            with self.lock:
-                current = getattr(self, manifest.kind, None) if manifest.kind in _POINTERS else None
-                if current is not None and getattr(current, "name", current) == manifest.name:
-                    setattr(self, manifest.kind, None)
-                if manifest.kind == "run" and self.model and self.model.source == manifest.name:
-                    self.model = None
-        return doomed
+        return remove(self, names, yes=yes)
 
     def script(self) -> str:
         """The Python script that rebuilds what is current from its sources."""
@@ -680,18 +469,3 @@ class Session(HasTraits):
         """Releases the models kept in memory; returns how many there were."""
         with self.lock:
             return self.models.free()
-
-
-def _recordable(value: Any) -> Any:
-    """A JSON value that stands for a call's argument; objects of the notebook are only described."""
-    if isinstance(value, Mapping):
-        return {str(key): _recordable(item) for key, item in value.items() if not callable(item)}
-    if isinstance(value, (list, tuple)) and len(value) <= 50 and sum(len(str(item)) for item in value) < 20_000:
-        return [_recordable(item) for item in value]
-    if isinstance(value, (str, int, float, bool, type(None))):
-        return value
-    size = f" of {len(value)}" if hasattr(value, "__len__") else ""
-    return {"object": f"{type(value).__name__}{size}"}
-
-
-__all__ = ["NbllmError", "Session", "current_session"]

@@ -8,11 +8,13 @@ the same name, or a folder written again, is loaded again.
 from __future__ import annotations
 
 import gc
+import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbllm.errors import NotFoundError, RunError, UsageError, did_you_mean
+from nbllm.errors import NotFoundError, RunError, did_you_mean
 from nbllm.store import Parent, Store, hash_value, read_json
 
 if TYPE_CHECKING:
@@ -88,14 +90,41 @@ class Models:
         return base or str(chosen.path)
 
     def tokenizer(self, reference: ModelReference) -> Tokenizer:
-        """The tokenizer that a model brings with it."""
+        """The tokenizer that a model brings with it: the stored one that a run was trained with, where it is there."""
         from nbllm.tokenizer import load
 
+        if reference.kind == "run":
+            for parent in self._store.get("run", reference.source).parents:
+                if parent.kind == "tokenizer" and parent.name in self._store.names("tokenizer"):
+                    stored = load(self._store, parent.name)
+                    if stored.manifest is not None and stored.manifest.hash == parent.hash:
+                        return stored
         path = self.path(reference)
         key = _content_key(path)
         if key not in self._tokenizers:
-            self._tokenizers[key] = load(self._store, path)
+            self._tokenizers[key] = self.stored(load(self._store, path))
         return self._tokenizers[key]
+
+    def stored(self, tokenizer: Tokenizer) -> Tokenizer:
+        """The same tokenizer as an artefact of the store, copied there if it came from elsewhere, so that runs and a
+        restarted kernel find it whatever becomes of the folder."""
+        from nbllm.tokenizer import load
+
+        if tokenizer.manifest is not None:
+            return tokenizer
+        parameters = {"copied_from": tokenizer.name, "tokenizer_hash": tokenizer.hash}
+        found = self._store.reusable("tokenizer", parameters, ())
+        if found is not None:
+            return load(self._store, found.name)
+        base = re.sub(r"[^\w .+-]", "-", tokenizer.name).strip(" .-_+")[:90] or "tokenizer"
+        taken = self._store.names("tokenizer")
+        name = next(
+            name for name in (base, *(f"{base}-{number}" for number in itertools.count(2))) if name not in taken
+        )
+        with self._store.create("tokenizer", name, parameters=parameters) as draft:
+            tokenizer.save(draft.folder)
+            draft.summary["vocab_size"] = tokenizer.vocab_size
+        return load(self._store, name)
 
     def parents(self, reference: ModelReference) -> list[Parent]:
         """What an artefact made from this model keeps as its parent."""
@@ -105,7 +134,7 @@ class Models:
 
     def adapter_folder(self, name: str) -> Path:
         """The folder of an adapter: the published artefact, else the newest checkpoint of the run that trains it."""
-        from nbllm.adapters import is_adapter_folder
+        from nbllm.model import is_adapter_folder
 
         if name in self._store.names("run"):
             from nbllm.train import Run
@@ -142,7 +171,7 @@ class Models:
 
     def load(self, reference: ModelReference, *, adapter: str | None = None) -> tuple[Any, Tokenizer]:
         """The model in eval mode on the best device, with an adapter attached or not, and its tokenizer."""
-        from nbllm.adapters import attach, detach
+        from nbllm.adapters import attach, attached, content_hash, detach
         from nbllm.model import best_device, load
 
         folder = self.adapter_folder(adapter) if adapter else None
@@ -156,9 +185,12 @@ class Models:
             while len(self._loaded) >= _KEPT:
                 self._loaded.pop(next(iter(self._loaded)))
             self._loaded[key] = load(path, device=best_device()).eval()
-        model = self._loaded.pop(key)
-        model = attach(model, folder) if folder is not None else detach(model)
-        self._loaded[key] = model  # last used, last dropped
+        model = self._loaded[key] = self._loaded.pop(key)  # last used, last dropped
+        current = attached(model)
+        if folder is None:
+            detach(model)
+        elif current is None or current.hash != content_hash(folder):
+            attach(model, folder)
         return model.eval(), self.tokenizer(reference)
 
     def free(self) -> int:
@@ -187,10 +219,6 @@ def _content_key(path: str) -> tuple[str, ...]:
 
 def _base_of_adapter(folder: str | Path) -> str | None:
     """The base that an adapter folder names; None where the folder holds no adapter."""
-    configuration = Path(folder) / "adapter_config.json"
-    if not configuration.is_file():
-        return None
-    base = read_json(configuration).get("base_model_name_or_path")
-    if not base:
-        raise UsageError(f"{configuration} doesn't name its base model")
-    return str(base)
+    from nbllm.model import adapter_base, is_adapter_folder
+
+    return adapter_base(folder) if is_adapter_folder(folder) else None

@@ -1,0 +1,87 @@
+"""From a session's choices to a run: config, shards, start. Shared by training and fine-tuning."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from nbllm.errors import UsageError, did_you_mean
+from nbllm.store import Parent, write_json
+
+if TYPE_CHECKING:
+    from nbllm.corpus import Corpus
+    from nbllm.session.core import Session
+    from nbllm.shards import Shards
+    from nbllm.tokenizer import Tokenizer
+    from nbllm.train import Run, TrainConfig
+
+
+def new_config(session: Session, options: Mapping[str, Any], **fixed: Any) -> TrainConfig:
+    """The checked config of a run whose shards aren't there yet; raises UsageError for an unknown option."""
+    from nbllm.train import TrainConfig
+
+    known = {field.name for field in dataclasses.fields(TrainConfig)}
+    for key in options:
+        if key not in known:
+            raise UsageError(f"Training has no option {key!r}", next=did_you_mean(key, known))
+    return TrainConfig(**{**options, **fixed, "shards": "", "store_root": str(session.store.root)})
+
+
+def new_shards(session: Session, source: Corpus, tokenizer: Tokenizer, held_out: float) -> Shards:
+    """The packed tokens of a corpus's two parts, made or found again."""
+    from nbllm.shards import build
+
+    return build(
+        session.store,
+        tokenizer,
+        train=source.texts("train", held_out),
+        held_out=source.texts("held-out", held_out),
+        parents=(source.manifest.as_parent(), tokenizer.as_parent()),
+        parameters={"held_out": held_out},
+    )
+
+
+def start_run(
+    session: Session,
+    config: TrainConfig,
+    *,
+    name: str | None,
+    base: str,
+    tokenizer: str,
+    shards: Shards,
+    source: Corpus,
+    method: str,
+    arguments: Mapping[str, Any],
+    more_parents: Iterable[Parent] = (),
+) -> Run:
+    """Starts a run, or gives the live one that does the same already, and notes what compressors need for its
+    held-out text."""
+    from nbllm.evaluate import compressed_bits_per_byte
+    from nbllm.train import live_runs, start
+
+    config = dataclasses.replace(config, shards=shards.name, tokenizer=tokenizer)
+    assert shards.manifest is not None  # just built in, or found in, the store
+    parents = (shards.manifest.as_parent(), *shards.manifest.parents, *more_parents)
+    for live in live_runs(session.store):  # the same cell again while its run lives
+        same = live.manifest.parameters == config.as_json() and live.manifest.parents == parents
+        if same and name in (None, live.name):
+            return live
+    call = {"method": method, "arguments": recordable(dict(arguments))}
+    run = start(session.store, config, name=name, base=base, parents=parents, call=call)
+    held_out = list(source.texts("held-out", config.held_out))
+    if held_out:
+        write_json(run.folder / "reference.json", compressed_bits_per_byte(held_out))
+    return run
+
+
+def recordable(value: Any) -> Any:
+    """A JSON value that stands for a call's argument; objects of the notebook are only described."""
+    if isinstance(value, Mapping):
+        return {str(key): recordable(item) for key, item in value.items() if not callable(item)}
+    if isinstance(value, (list, tuple)) and len(value) <= 50 and sum(len(str(item)) for item in value) < 20_000:
+        return [recordable(item) for item in value]
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return value
+    size = f" of {len(value)}" if hasattr(value, "__len__") else ""
+    return {"object": f"{type(value).__name__}{size}"}
