@@ -1,0 +1,133 @@
+"""`clean`: text in, a corpus in the store out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from nbllm.corpus.corpus import Corpus
+from nbllm.corpus.documents import batches
+from nbllm.corpus.engine import Progress, run
+from nbllm.corpus.readers import Notes, ReadOptions
+from nbllm.corpus.recipe import recipe_lines
+from nbllm.corpus.report import CorpusReport
+from nbllm.corpus.sources import Source, default_name, find_sources
+from nbllm.corpus.stages import parse_stages
+from nbllm.errors import DataError, UsageError
+from nbllm.store import Store, check_name, write_json
+
+_FORMAT = 1
+"""Raised whenever the files of a corpus change."""
+
+
+def clean(
+    store: Store,
+    sources: Sequence[Any] = (),
+    *,
+    texts: Sequence[str] | None = None,
+    recipe: str = "default",
+    stages: Sequence[str] | None = None,
+    name: str | None = None,
+    text_column: str | None = None,
+    split: str = "file",
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+    workers: int = 1,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    call: Mapping[str, Any] | None = None,
+) -> Corpus:
+    """Cleans text into a corpus; one made before by the same stages from the same content is reused.
+
+    Args:
+        store: where the corpus goes.
+        sources: files, folders, globs (each perhaps as `LABEL=…`), `builtin:pydocs`, lists of strings or dicts,
+            DataFrames, Arrow tables, Datasets.
+        texts: plain strings to clean.
+        recipe: the name of a list of stages, see `RECIPES`.
+        stages: stage lines instead of the recipe's, see `STAGES`; an empty list keeps everything.
+        name: the corpus's name; by default from the first source.
+        text_column: the column or field that holds the text.
+        split: how a text file becomes documents: `file`, `line`, `blank` (lines), or a marker between documents.
+        functions: what a stage line `python NAME` may name.
+        workers: processes that local stages use; the result doesn't depend on it.
+        overwrite: replace a corpus of that name with another content.
+        progress: called with a stage's name, documents done and their total (None while it isn't known).
+        call: how to make the corpus again, kept in its manifest.
+
+    Returns:
+        The corpus; `reused` says whether it was there already.
+
+    Raises:
+        UsageError: an unknown recipe, stage or argument.
+        NotFoundError: a source or function that isn't there.
+        DataError: text that can't be read, or nothing left.
+        StoreError: the name is in use by a different content.
+    """
+    if workers < 1:
+        raise UsageError("workers is 1 or more", received=workers)
+    if not split:
+        raise UsageError("split is file, line, blank or a marker", received=split)
+    if isinstance(sources, str):
+        sources = (sources,)
+    chosen = parse_stages(recipe_lines(recipe) if stages is None else stages, functions)
+    options = ReadOptions(split=split, text_column=text_column)
+    found = find_sources(sources, texts, options)
+    name = check_name(name or default_name(found[0]))
+    parameters = {
+        "format": _FORMAT,
+        "stages": [stage.parameters() for stage in chosen],
+        "sources": [source.parameters() for source in found],
+        "split": split,
+        "text_column": text_column,
+    }
+    same = store.reusable("corpus", parameters, ())
+    if same is not None and (same.name == name or not overwrite):
+        return Corpus(store, same, reused=True)
+    started = time.monotonic()
+    notes = Notes()
+    with store.create("corpus", name, parameters=parameters, call=call, overwrite=overwrite) as draft:
+        tally = run(_read(found, notes), chosen, draft.folder, progress=progress)
+        report = CorpusReport(
+            name=name,
+            recipe=recipe if stages is None else "own stages",
+            names=[stage.NAME for stage in chosen],
+            lines=[stage.line() for stage in chosen],
+            counts=tally.counts(),
+            notes=notes.lines(),
+        )
+        _refuse_if_nothing_left(report, notes)
+        write_json(
+            draft.folder / "report.json", {key: value for key, value in report.to_json().items() if key != "name"}
+        )
+        seconds = time.monotonic() - started
+        draft.summary = {
+            "documents": report.went_out.documents,
+            "documents_in": report.came_in.documents,
+            "characters": report.went_out.characters,
+            "bytes": report.went_out.bytes,
+            "seconds": round(seconds, 3),
+            "documents_per_s": round(report.came_in.documents / max(seconds, 1e-9), 1),
+        }
+    assert draft.manifest is not None
+    return Corpus(store, draft.manifest)
+
+
+def _read(sources: Sequence[Source], notes: Notes) -> Iterator[pa.RecordBatch]:
+    return batches(document for source in sources for document in source.documents(notes))
+
+
+def _refuse_if_nothing_left(report: CorpusReport, notes: Notes) -> None:
+    if report.went_out.documents:
+        return
+    if not report.came_in.documents:
+        told = notes.lines()
+        raise DataError("There was no text to clean" + (f": {told[0]}" if told else ""), next="Check the sources")
+    worst = max(report.stages, key=lambda stage: stage.dropped.documents)
+    raise DataError(
+        f"All {report.came_in.documents:,} documents were dropped, most of them ({worst.dropped.documents:,}) by "
+        f"{worst.name} as “{next(iter(worst.reasons))}”",
+        next="Take a laxer stage, or --recipe none",
+    )

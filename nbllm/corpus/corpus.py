@@ -1,0 +1,214 @@
+"""A cleaned corpus in the store: its documents, its report, and what was dropped and why.
+
+Documents are memory-mapped; a corpus of many gigabytes opens at once. Knows nothing of tokenizers or training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nbllm.corpus.engine import file_stem
+from nbllm.corpus.examples import Example, Examples
+from nbllm.corpus.report import Amount, CorpusReport
+from nbllm.errors import StoreError, UsageError, did_you_mean
+from nbllm.store import Manifest, Store, read_json
+
+Part = Literal["train", "held-out", "all"]
+_COLUMNS = ("text", "id", "source")
+
+
+class Corpus:
+    """A corpus of the store.
+
+    Args:
+        store: where it is.
+        manifest: which one.
+        reused: whether `clean` found it made already.
+    """
+
+    def __init__(self, store: Store, manifest: Manifest, *, reused: bool = False) -> None:
+        self.store = store
+        self.manifest = manifest
+        self.reused = reused
+
+    @classmethod
+    def load(cls, store: Store, name: str) -> Corpus:
+        """The corpus of that name; raises NotFoundError with the nearest one."""
+        return cls(store, store.get("corpus", name))
+
+    @property
+    def name(self) -> str:
+        """Its name in the store."""
+        return self.manifest.name
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return self.store.path("corpus", self.name)
+
+    @cached_property
+    def report(self) -> CorpusReport:
+        """What the cleaning did, by stage and reason."""
+        return CorpusReport.from_json({**read_json(self.folder / "report.json"), "name": self.name})
+
+    @cached_property
+    def dataset(self) -> pa.Table:
+        """The documents, memory-mapped: text, id, source (strings), split_key (float64 in [0, 1))."""
+        return self._rows.select(["text", "id", "source", "split_key"])
+
+    @cached_property
+    def _rows(self) -> pa.Table:
+        """The documents with their `row`, the position in the input by which scores name them."""
+        return _table(self.folder / "documents.arrow")
+
+    @property
+    def by_source(self) -> dict[str, dict[str, Amount]]:
+        """By source: the amounts `in`, `dropped` and `out`."""
+        return self.report.by_source
+
+    def __len__(self) -> int:
+        return int(self.dataset.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        """Documents as dicts with `text`, `id` and `source`."""
+        for batch in self.dataset.select(_COLUMNS).to_batches():
+            yield from batch.to_pylist()
+
+    def texts(self, part: Part = "all", held_out: float = 0.05) -> Iterator[str]:
+        """The texts of one part of the corpus.
+
+        Args:
+            part: `train`, `held-out` or `all`.
+            held_out: the share of documents that is held out, 0 to 1: those whose split key is below it.
+        """
+        for batch in self._part(part, held_out):
+            yield from batch["text"].to_pylist()
+
+    def text_bytes(self, part: Part = "all", held_out: float = 0.05) -> int:
+        """UTF-8 bytes of the texts of one part."""
+        return sum(pc.sum(pc.binary_length(batch["text"])).as_py() or 0 for batch in self._part(part, held_out))
+
+    def scores(self, stage: str | int) -> pa.Table:
+        """What a stage measured: `row` (position in the input), its scores, `reason` (null: kept).
+
+        Args:
+            stage: its name, or its number where a name stands twice; 1 is the first.
+        """
+        number = self._number(stage)
+        return _table(self._file("scores", number))
+
+    def dropped(self, stage: str | int | None = None, n: int = 10) -> Examples:
+        """Documents that were dropped, with the reason beside each.
+
+        Args:
+            stage: a stage's name such as `dedup minhash`, or its number; all stages by default.
+            n: at most so many.
+        """
+        names = self._names()
+        numbers = range(len(names)) if stage is None else [self._number(stage)]
+        found: list[Example] = []
+        for number in numbers:
+            if len(found) < n and self._file("dropped", number).exists():
+                table = _table(self._file("dropped", number)).slice(0, n - len(found))
+                found += [self._example(number, row) for row in table.to_pylist()]
+        return Examples(found, of=None if stage is None else names[self._number(stage)])
+
+    def examples(self, n: int = 5) -> Examples:
+        """Dropped documents of as many different stages and reasons as there are, in turn; kept ones if none was."""
+        queues = []
+        for number in range(len(self._names())):
+            path = self._file("dropped", number)
+            if path.exists():
+                table = _table(path)
+                for reason in pc.unique(table["reason"]).to_pylist():
+                    rows = table.filter(pc.equal(table["reason"], reason)).slice(0, n).to_pylist()
+                    queues.append([self._example(number, row) for row in rows])
+        found: list[Example] = []
+        while len(found) < n and any(queues):
+            found += [queue.pop(0) for queue in queues if queue]
+        if not found:
+            rows = self.dataset.slice(0, n).to_pylist()
+            found = [
+                Example(text=row["text"], id=row["id"], source=row["source"], stage="", reason="kept") for row in rows
+            ]
+        return Examples(found[:n])
+
+    def __repr__(self) -> str:
+        out = self.report.went_out
+        return f"Corpus {self.name}: {out.documents:,} documents, {out.characters:,} characters, {out.bytes:,} bytes"
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
+    def _part(self, part: str, held_out: float) -> Iterator[pa.RecordBatch]:
+        if part not in ("train", "held-out", "all"):
+            raise UsageError("A part is train, held-out or all", received=part)
+        if not 0 <= held_out < 1:
+            raise UsageError("held_out is a share of the documents, 0 or more and below 1", received=held_out)
+        for batch in self.dataset.select(["text", "split_key"]).to_batches():
+            if part == "all":
+                yield batch
+            else:
+                held = pc.less(batch["split_key"], held_out)
+                yield batch.filter(held if part == "held-out" else pc.invert(held))
+
+    def _names(self) -> list[str]:
+        return [stage.name for stage in self.report.stages]
+
+    def _number(self, stage: str | int) -> int:
+        names = self._names()
+        if isinstance(stage, int):
+            if not 0 <= stage < len(names):
+                raise UsageError(f"{self.name} was made with {len(names) - 1} stages", received=stage)
+            return stage
+        if stage in names:
+            return names.index(stage)
+        begins = [number for number, name in enumerate(names) if name.split()[0] == stage]
+        if len(begins) == 1:
+            return begins[0]
+        raise UsageError(f"{self.name} was made without a stage {stage!r}", next=did_you_mean(stage, names))
+
+    def _file(self, kind: str, number: int) -> Path:
+        return self.folder / kind / f"{file_stem(number, self._names()[number])}.arrow"
+
+    def _example(self, number: int, row: dict[str, Any]) -> Example:
+        values: dict[str, Any] = {}
+        if number:
+            table = self.scores(number)
+            hit = pc.index(table["row"], row["row"]).as_py()
+            values = table.slice(hit, 1).to_pylist()[0]
+        copy_of = values.pop("copy_of", None)
+        scores = {name: value for name, value in values.items() if name not in ("row", "reason") and value is not None}
+        if copy_of is not None:
+            scores["like"] = self._id(copy_of)
+        return Example(
+            text=row["text"],
+            id=row["id"],
+            source=row["source"],
+            stage=self._names()[number],
+            reason=row["reason"],
+            scores=scores,
+        )
+
+    def _id(self, row: int) -> str:
+        """The id of a document by its position in the input."""
+        tables = [self._rows, *(_table(self._file("dropped", number)) for number in range(len(self._names())))]
+        for table in tables:
+            if table.num_rows and (found := pc.index(table["row"], row).as_py()) >= 0:
+                return str(table["id"][found].as_py())
+        return f"document {row}"
+
+
+def _table(path: Path) -> pa.Table:
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except FileNotFoundError:
+        return pa.table({})
+    except pa.ArrowInvalid as error:
+        raise StoreError(f"{path} is damaged: {error}", next="Clean the corpus again with --overwrite") from error

@@ -1,0 +1,385 @@
+"""Reads documents out of files: text, Markdown, JSON lines, JSON, CSV, TSV, Parquet and Arrow, compressed or not.
+
+A byte-order mark goes at the start of a file only. A row that can't be read is counted and named in the notes; a file
+that can't is an error. Lines end at \\n, \\r\\n and \\r only. Text files are read in pieces unless a file is one
+document. Knows nothing of stages.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import contextlib
+import csv
+import gzip
+import io
+import json
+import lzma
+import shlex
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+from nbllm.errors import DataError, did_you_mean
+
+COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+_TEXT = (".txt", ".md")
+READABLE = (*_TEXT, ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+_LARGE_BYTES = 1_000_000
+_PIECE_CHARACTERS = 1 << 20
+_ROW_BYTES_SHOWN = 3
+
+Row = tuple[str, str]
+"""What follows the file's name in a document's id (empty for a file that is one document), and the text."""
+
+
+@dataclass
+class Notes:
+    """What a reader has to tell: hints, and rows that it had to leave out."""
+
+    hints: list[str] = field(default_factory=list)
+    bad_rows: dict[str, list[str]] = field(default_factory=dict)
+    """By file: a phrase for each of the first few rows."""
+    bad_count: int = 0
+
+    def bad(self, file: str, row: int, why: str) -> None:
+        """Counts a row that couldn't be read."""
+        self.bad_count += 1
+        shown = self.bad_rows.setdefault(file, [])
+        if len(shown) < _ROW_BYTES_SHOWN:
+            shown.append(f"row {row}: {why}")
+
+    def lines(self) -> list[str]:
+        """Everything as sentences."""
+        found = list(self.hints)
+        if self.bad_count:
+            examples = "; ".join(f"{file}, {rows[0]}" for file, rows in list(self.bad_rows.items())[:_ROW_BYTES_SHOWN])
+            unit = "row" if self.bad_count == 1 else "rows"
+            found.append(f"{self.bad_count:,} {unit} couldn't be read and were left out ({examples})")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How files become documents."""
+
+    split: str = "file"
+    """`file`, `line`, `blank`, or a marker that stands between documents of a text file."""
+    text_column: str | None = None
+    """The column or field that holds the text; found by itself where there is only one candidate."""
+
+
+def suffix(path: Path) -> str:
+    """The suffix that tells the format, without that of the compression: `.jsonl` of `a.jsonl.gz`."""
+    name = path.name.lower()
+    for compressed in COMPRESSED:
+        name = name.removesuffix(compressed)
+    return Path(name).suffix
+
+
+def read_file(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
+    """The documents of one file.
+
+    Raises:
+        DataError: an unknown format, a wrong encoding, a damaged archive, no text column.
+    """
+    kind = suffix(path)
+    if kind not in READABLE:
+        readable = ", ".join(READABLE)
+        raise DataError(f"{path} is of a kind that can't be read", next=f"Readable: {readable}, also as .gz or .zst")
+    try:
+        if kind in _TEXT:
+            yield from _read_text(path, options, notes)
+        elif kind == ".jsonl":
+            yield from _read_json_lines(path, options, notes)
+        elif kind == ".json":
+            yield from _read_json(path, options, notes)
+        elif kind in (".csv", ".tsv"):
+            yield from _read_csv(path, "," if kind == ".csv" else "\t", options, notes)
+        else:
+            yield from _read_arrow(path, kind, options, notes)
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        quoted, converted = shlex.quote(str(path)), shlex.quote(f"utf8-{path.name}")
+        raise DataError(
+            f"{path} isn't UTF-8 (it holds the byte 0x{byte:02x})",
+            next=f"Convert it first, for example: iconv -f latin1 -t utf-8 {quoted} > {converted}",
+        ) from error
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError) as error:
+        raise _damaged(path, error) from error
+    except OSError as error:
+        if path.suffix.lower() in COMPRESSED and error.errno is None:
+            raise _damaged(path, error) from error
+        raise DataError(f"{path} can't be read: {error.strerror or error}", next="Check its permissions") from error
+
+
+def find_column(names: Sequence[str], wanted: str | None, strings: Sequence[str], what: str) -> str:
+    """The column that holds the text: the wanted one, else `text`, else the only one that holds strings.
+
+    Raises:
+        DataError: it isn't there, or can't be told.
+    """
+    if wanted is not None:
+        if wanted not in names:
+            hint = did_you_mean(wanted, names) or "It has no columns"
+            raise DataError(f"{what} has no column {wanted!r}", next=hint)
+        return wanted
+    if "text" in names:
+        return "text"
+    if len(strings) == 1:
+        return strings[0]
+    shown = ", ".join(map(str, names[:20])) or "none"
+    raise DataError(
+        f"{what} has no column named text (columns: {shown})",
+        next=f"Say which holds the text, for example --text-column {(list(strings) or ['NAME'])[0]}",
+    )
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes, decompressed."""
+    end = path.suffix.lower()
+    if end == ".zst":
+        import zstandard
+
+        with path.open("rb") as raw:
+            try:
+                yield zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+            except zstandard.ZstdError as error:
+                raise _damaged(path, error) from error
+        return
+    opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(end, open)
+    with opener(path, "rb") as file:
+        yield file
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path} is damaged or cut short: {error}", next="Get the file again")
+
+
+@contextlib.contextmanager
+def _opened_text(path: Path) -> Iterator[io.TextIOWrapper]:
+    """The file's characters: UTF-8 (or UTF-16 where a mark says so), line ends as they are, no mark at the start."""
+    with _opened(path) as raw:
+        buffered = io.BufferedReader(raw, 1 << 16)  # type: ignore[type-var]
+        head = buffered.peek(2)[:2]
+        utf16 = head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        with io.TextIOWrapper(buffered, encoding="utf-16" if utf16 else "utf-8-sig", newline="") as text:
+            yield text
+
+
+def _read_text(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
+    with _opened_text(path) as file:
+        if options.split == "file":
+            text = file.read()
+            if len(text) > _LARGE_BYTES:
+                notes.hints.append(
+                    f"{path.name} is one document of {len(text) / 1e6:,.1f} million characters; "
+                    "--split line, blank or a MARKER cuts it into documents"
+                )
+            yield "", text
+            return
+        pieces = {"line": _by_line, "blank": _by_blank_line}.get(options.split)
+        parts = pieces(file) if pieces else _by_marker(file, options.split)
+        for number, text in enumerate(parts, 1):
+            yield str(number), text
+
+
+def _by_line(file: io.TextIOWrapper) -> Iterator[str]:
+    for line in file:
+        text = line.rstrip("\r\n")
+        if text and not text.isspace():
+            yield text
+
+
+def _by_blank_line(file: io.TextIOWrapper) -> Iterator[str]:
+    held: list[str] = []
+    for line in file:
+        if line.isspace():
+            if held:
+                yield "".join(held).rstrip("\r\n")
+            held = []
+        else:
+            held.append(line)
+    if held:
+        yield "".join(held).rstrip("\r\n")
+
+
+def _by_marker(file: io.TextIOWrapper, marker: str) -> Iterator[str]:
+    held = ""
+    while piece := file.read(_PIECE_CHARACTERS):
+        *whole, held = (held + piece).split(marker)
+        for text in whole:
+            if text and not text.isspace():
+                yield text.strip("\r\n")
+    if held and not held.isspace():
+        yield held.strip("\r\n")
+
+
+def _read_json_lines(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
+    column: str | None = None
+    seen = 0
+    with _opened(path) as file:
+        for number, raw in enumerate(file, 1):
+            line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+            if not line.strip():
+                continue
+            seen += 1
+            try:
+                value = json.loads(line.decode())
+            except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+                if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    raise DataError(f"{path} is UTF-16", next="Convert it to UTF-8 first") from error
+                notes.bad(path.name, number, "no JSON" if not isinstance(error, UnicodeDecodeError) else "no UTF-8")
+                continue
+            if isinstance(value, dict) and column is None:
+                column = _field_of(value, options, str(path))
+            text = value if isinstance(value, str) else _text_of(value, column)
+            if text is None:
+                notes.bad(path.name, number, f"no text in {column!r}" if isinstance(value, dict) else "no object")
+                continue
+            yield str(number), text
+    if seen and seen == sum(1 for _ in notes.bad_rows.get(path.name, ())) and column is None:
+        raise DataError(f"No line of {path} is a JSON object", next="Give it the suffix .txt if it is plain text")
+
+
+def _field_of(value: dict[str, Any], options: ReadOptions, what: str) -> str:
+    strings = [name for name, item in value.items() if isinstance(item, str)]
+    return find_column(list(value), options.text_column, strings, what)
+
+
+def _text_of(value: Any, column: str | None) -> str | None:
+    text = value.get(column) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else None
+
+
+def _read_json(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
+    with _opened_text(path) as file:
+        try:
+            value = json.load(file)
+        except (json.JSONDecodeError, RecursionError) as error:
+            hint = "Give it the suffix .jsonl if it holds one object a line"
+            raise DataError(f"{path} isn't JSON: {error}", next=hint) from error
+    rows = value if isinstance(value, list) else [value]
+    yield from values_of(rows, options, notes, path.name)
+
+
+def values_of(rows: Iterator[Any] | Sequence[Any], options: ReadOptions, notes: Notes, what: str) -> Iterator[Row]:
+    """Documents of strings or of dicts with a text field."""
+    column: str | None = None
+    for number, value in enumerate(rows, 1):
+        if isinstance(value, dict) and column is None:
+            column = _field_of(value, options, what)
+        text = value if isinstance(value, str) else _text_of(value, column)
+        if text is None:
+            notes.bad(what, number, f"no text in {column!r}" if column else f"a {type(value).__name__}, no text")
+            continue
+        yield str(number), text
+
+
+def _read_csv(path: Path, delimiter: str, options: ReadOptions, notes: Notes) -> Iterator[Row]:
+    with _opened_text(path) as file, _any_field_size():
+        rows = csv.reader(file, delimiter=delimiter, strict=True)
+        header = next(rows, None)
+        if header is None:
+            return
+        column: int | None = None
+        number = 1
+        while True:
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                notes.bad(path.name, number + 1, str(error))
+                number += 1
+                continue
+            number += 1
+            if not row:
+                continue
+            if column is None:
+                column = header.index(find_column(header, options.text_column, _wordy(header, row), str(path)))
+            if len(row) != len(header):
+                notes.bad(path.name, number, f"{len(row)} fields instead of {len(header)}")
+                continue
+            yield str(number), row[column]
+
+
+def _wordy(header: list[str], row: list[str]) -> list[str]:
+    """The columns that hold something other than a number in this row."""
+    found = []
+    for name, value in zip(header, row, strict=False):
+        try:
+            float(value)
+        except ValueError:
+            found.append(name)
+    return found
+
+
+@contextlib.contextmanager
+def _any_field_size() -> Iterator[None]:
+    """Lets a CSV field be longer than 128 KB; the limit is one for the whole process, and is put back."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _read_arrow(path: Path, kind: str, options: ReadOptions, notes: Notes) -> Iterator[Row]:
+    with _opened(path) as file:
+        source: Any = io.BytesIO(file.read()) if path.suffix.lower() in COMPRESSED else file
+        try:
+            schema, found = _arrow_batches(source, kind)
+            column = column_of_schema(schema, options, str(path))
+            number = 0
+            for batch in found(column):
+                for text in batch[column].cast(pa.large_string()).to_pylist():
+                    number += 1
+                    if text is None:
+                        notes.bad(path.name, number, f"no text in {column!r}")
+                    else:
+                        yield str(number), text
+        except pa.ArrowInvalid as error:
+            raise _damaged(path, error) from error
+
+
+def _arrow_batches(source: Any, kind: str) -> tuple[pa.Schema, Any]:
+    """The schema, and a function from a column's name to the batches that hold it."""
+    if kind == ".parquet":
+        import pyarrow.parquet as pq
+
+        parquet = pq.ParquetFile(source)
+        return parquet.schema_arrow, lambda column: parquet.iter_batches(1024, columns=[column])
+    head = source.read(6)
+    source.seek(0)
+    if head == b"ARROW1":
+        file = pa.ipc.open_file(source)
+        return file.schema, lambda column: (file.get_batch(index) for index in range(file.num_record_batches))
+    stream = pa.ipc.open_stream(source)
+    return stream.schema, lambda column: iter(stream)
+
+
+def column_of_schema(schema: pa.Schema, options: ReadOptions, what: str) -> str:
+    """The text column of an Arrow schema.
+
+    Raises:
+        DataError: it isn't there, can't be told, or doesn't hold strings.
+    """
+    strings = [name for name, kind in zip(schema.names, schema.types, strict=True) if _is_string(kind)]
+    column = find_column(schema.names, options.text_column, strings, what)
+    kind = schema.field(column).type
+    if not _is_string(kind) and not pa.types.is_null(kind):
+        raise DataError(f"Column {column!r} of {what} holds {kind}, no strings", next=did_you_mean(column, strings))
+    return column
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

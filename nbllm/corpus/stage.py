@@ -1,0 +1,166 @@
+"""The contract of a stage, and how a line such as `length min=100` becomes one.
+
+A stage measures: from a batch of documents it gives scores, one row a document, and perhaps edited texts. It decides
+from the scores alone, so that a threshold can move over stored scores without reading a text again. A local stage looks
+at one batch at a time. A global stage looks at all documents: it emits keys a batch, settles them at once, and then
+goes over the batches again. Stages are stateless between two cleanings, and what they give doesn't depend on how
+documents were cut into batches. Knows neither files nor the store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from nbllm.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """One `name=value` that a stage takes, for help and completion."""
+
+    name: str
+    """What is typed before the equals sign; for a positional argument a word such as LANGUAGES."""
+    default: Any
+    """The value where none is typed; `dataclasses.MISSING` where one must be."""
+    summary: str
+    """A phrase."""
+    positional: bool = False
+    """Typed as a bare word after the stage's name."""
+    choices: tuple[str, ...] = ()
+    """The values that exist, where they can be listed."""
+    parse: Callable[[str], Any] = str
+    """Makes the value from what was typed; raises ValueError."""
+
+
+def argument(
+    default: Any,
+    summary: str,
+    *,
+    positional: bool = False,
+    choices: tuple[str, ...] = (),
+    parse: Callable[[str], Any] = str,
+) -> Any:
+    """A dataclass field that is also an argument of the stage's line."""
+    extra = {"summary": summary, "positional": positional, "choices": choices, "parse": parse}
+    return dataclasses.field(default=default, metadata=extra)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage found in a batch."""
+
+    scores: pa.RecordBatch
+    """One row a document, in the batch's order; possibly without columns."""
+    texts: pa.Array | None = None
+    """The edited texts, or None where the stage doesn't edit."""
+
+
+class Texts(Protocol):
+    """Random access to the documents that reached a global stage."""
+
+    def __call__(self, positions: Sequence[int]) -> list[str]:
+        """Texts at positions 0 … n-1 among them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(ABC):
+    """A local stage; its dataclass fields are the arguments of its line."""
+
+    NAME: ClassVar[str]
+    """What is typed, such as `length` or `dedup exact`."""
+    SUMMARY: ClassVar[str]
+    """One line for help."""
+    VERSION: ClassVar[int] = 1
+    """Raised whenever the same arguments would decide otherwise, so that older corpora aren't reused."""
+
+    @classmethod
+    def arguments(cls) -> Mapping[str, Argument]:
+        """The arguments by name, in the order of help."""
+        return {
+            field.name: Argument(name=field.name, default=field.default, **field.metadata)
+            for field in dataclasses.fields(cls)
+            if "summary" in field.metadata
+        }
+
+    @abstractmethod
+    def measure(self, batch: pa.RecordBatch) -> Outcome:
+        """Scores and edits of a batch (columns of `documents.SCHEMA`); no text in it is empty."""
+
+    def decide(self, scores: pa.RecordBatch) -> pa.Array:
+        """The reason to drop each document, null where it is kept: a string array made from scores alone."""
+        return pa.nulls(len(scores), pa.string())
+
+    def line(self) -> str:
+        """The stage as a line with every argument, as it is kept in a corpus's parameters."""
+        shown = [self.NAME]
+        for name, known in self.arguments().items():
+            value = getattr(self, name)
+            if value is not None:
+                text = ",".join(value) if isinstance(value, tuple) else f"{value}"
+                shown.append(text if known.positional else f"{name}={text}")
+        return " ".join(shown)
+
+    def parameters(self) -> dict[str, Any]:
+        """What makes two stages the same, as JSON."""
+        return {"stage": self.line(), "version": self.VERSION}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a global stage found over all documents that reached it."""
+
+    scores: pa.Table
+    """One row a document, in order."""
+    groups: pa.Array | None = None
+    """int64: documents with the same number go to one side of the split; null for those without company."""
+    tables: Mapping[str, pa.Table] = dataclasses.field(default_factory=dict)
+    """More to keep with the scores, such as pairs with their similarity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalStage(Stage):
+    """A stage that needs all documents at once."""
+
+    @abstractmethod
+    def keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What a batch contributes, one row a document."""
+
+    @abstractmethod
+    def settle(self, keys: pa.Table, texts: Texts) -> Settled:
+        """Scores of every document from the keys of all, in the order of the documents."""
+
+    def edit(self, batch: pa.RecordBatch, scores: pa.RecordBatch) -> pa.Array | None:
+        """The edited texts of a batch, from its rows of the settled scores."""
+        return None
+
+    def measure(self, batch: pa.RecordBatch) -> Outcome:
+        """Not used: a global stage is measured by `keys` and `settle`."""
+        raise UsageError(f"{self.NAME} looks at all documents at once", next="Call keys, then settle")
+
+
+def scores_of(size: int, **columns: Any) -> pa.RecordBatch:
+    """A record batch of scores; without columns it still has `size` rows."""
+    if columns:
+        return pa.record_batch(columns)
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * size, pa.struct([])))
+
+
+def reasons(size: int, *rules: tuple[Any, str]) -> pa.Array:
+    """The first rule that applies to each row.
+
+    Args:
+        size: the number of rows.
+        rules: (boolean array or sequence: the rule applies, reason) in order of precedence; null counts as False.
+    """
+    found: list[str | None] = [None] * size
+    for applies, reason in reversed(rules):
+        for index, hit in enumerate(applies.to_pylist() if hasattr(applies, "to_pylist") else applies):
+            if hit:
+                found[index] = reason
+    return pa.array(found, pa.string())

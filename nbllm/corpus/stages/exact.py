@@ -1,0 +1,61 @@
+"""`dedup exact`: of equal texts the first stays.
+
+Equal means equal in NFC with \\n line ends, apart from spaces at the ends of lines and empty lines at both ends; so a
+trailing space decides nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nbllm.corpus.stage import GlobalStage, Settled, Texts, reasons
+from nbllm.corpus.words import lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class DedupExact(GlobalStage):
+    """Scores: `copy_of`, the `row` of the copy that stays, null for that copy itself and for texts without a copy."""
+
+    NAME: ClassVar = "dedup exact"
+    SUMMARY: ClassVar = "of equal texts keeps the first"
+
+    def keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        digests = [_digest(text) for text in batch["text"].to_pylist()]
+        return pa.record_batch({"row": batch["row"], "digest": pa.array(digests, pa.binary(16))})
+
+    def settle(self, keys: pa.Table, texts: Texts) -> Settled:
+        digests = np.frombuffer(
+            b"".join(chunk.buffers()[1][chunk.offset * 16 : (chunk.offset + len(chunk)) * 16]
+                     for chunk in keys["digest"].chunks),
+            dtype="V16",
+        )  # fmt: skip
+        order = np.argsort(digests.view(np.dtype([("a", "<u8"), ("b", "<u8")])), order=("a", "b"), kind="stable")
+        fresh = np.ones(len(order), bool)
+        fresh[1:] = digests[order[1:]] != digests[order[:-1]]
+        group_of_sorted = np.cumsum(fresh) - 1
+        first_of_group = order[fresh]  # the stable sort leaves the smallest position first in its group
+        first = np.empty(len(order), np.int64)
+        first[order] = first_of_group[group_of_sorted]
+        sizes = np.bincount(group_of_sorted, minlength=1)
+        group = np.empty(len(order), np.int64)
+        group[order] = group_of_sorted
+        row = keys["row"].to_numpy()
+        positions = np.arange(len(order))
+        copy_of = pa.array(row[first], pa.int64(), mask=first == positions)
+        groups = pa.array(group, pa.int64(), mask=sizes[group] < 2) if len(order) else pa.array([], pa.int64())
+        return Settled(pa.table({"copy_of": copy_of}), groups)
+
+    def decide(self, scores: pa.RecordBatch) -> pa.Array:
+        return reasons(len(scores), (pc.is_valid(scores["copy_of"]), "exact copy"))
+
+
+def _digest(text: str) -> bytes:
+    normalised = "\n".join(line.rstrip() for line in lines(unicodedata.normalize("NFC", text))).strip()
+    return hashlib.blake2b(normalised.encode(), digest_size=16).digest()
