@@ -106,7 +106,7 @@ def _untie(model: PreTrainedModel) -> None:
     for module in model.modules():
         base = getattr(module, "base_layer", None)
         if isinstance(base, nn.Module) and len(users.get(id(base.weight), [])) > 1:
-            base.weight = nn.Parameter(base.weight.detach().clone())
+            base.weight = nn.Parameter(base.get_parameter("weight").detach().clone())
 
 
 def _settle_tying(model: PreTrainedModel) -> None:
