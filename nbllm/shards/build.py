@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PARTS = {"train": "train", "held_out": "held-out"}
 _FORMAT = 1
-_CHUNK_BYTES = 4_000_000
+_CHUNK_BYTES = 1_000_000
 _CHUNK_DOCUMENTS = 4096
 
 
@@ -134,7 +134,7 @@ def _write(
     part: str,
     progress: Callable[[str, int, int], None] | None,
 ) -> dict[str, Any]:
-    """Writes one part; returns its meta.json. Holds a few megabytes of it in memory at a time."""
+    """Writes one part; returns its meta.json. Holds about a megabyte of text in memory at a time."""
     folder.mkdir(parents=True)
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 65_536 else np.uint32)
     boundaries = array("q", [0])
@@ -172,7 +172,7 @@ def _write(
 
 
 def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Documents in groups of a few megabytes, so that encoding can use several threads; empty texts are left out."""
+    """Documents in groups of a megabyte, so that encoding can use several threads; empty texts are left out."""
     chunk: list[Document] = []
     size_bytes = 0
     for document in documents:

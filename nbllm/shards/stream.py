@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,7 @@ class TokenStream:
         self.text_bytes: int = self.meta["text_bytes"]
         """UTF-8 bytes of the text that the targets spell: what bits a byte are counted over."""
         self.pad_id: int = self.meta["pad_id"]
+        self._fits: dict[int, Fit] = {}
         wrong_end = len(self.boundaries) == 0 or self.boundaries[-1] != len(self.tokens)
         if wrong_end or (self.mask is not None and len(self.mask) != len(self.tokens)):
             raise DataError(
@@ -106,13 +107,15 @@ class TokenStream:
         """Number of rows of `seq_len` inputs."""
         return len(self.fit(seq_len))
 
-    @lru_cache(maxsize=4)  # noqa: B019  (a stream lives as long as its loader)
     def fit(self, seq_len: int) -> Fit:
-        """How the stream is cut into rows of at most `seq_len` inputs."""
+        """How the stream is cut into rows of at most `seq_len` inputs; worked out once a length."""
         if not isinstance(seq_len, int) or isinstance(seq_len, bool) or seq_len < 1:
             raise UsageError("--seq-len is a whole number from 1 on", received=seq_len)
-        if self.mask is not None:
-            return self._fit_examples(seq_len)
+        if seq_len not in self._fits:
+            self._fits[seq_len] = self._fit_text(seq_len) if self.mask is None else self._fit_examples(seq_len)
+        return self._fits[seq_len]
+
+    def _fit_text(self, seq_len: int) -> Fit:
         # the last token is an end of text, which predicts nothing, so it needn't be an input
         starts = np.arange(0, max(len(self) - 1, 0), seq_len, dtype=np.int64)
         return Fit(starts=starts, stops=np.minimum(starts + seq_len, len(self) - 1))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nbllm.tokenizer.tokenizer import Tokenizer
 from nbllm.tokenizer.visible import visible
 
-_CHUNK_CHARACTERS = 2_000_000
+_CHUNK_CHARACTERS = 1_000_000
 _KEPT_FAILURES = 20
 _SHOWN = 12
 _CELL = "text-align:left;font-variant-numeric:tabular-nums"
@@ -40,7 +40,8 @@ class TokenizerReport:
     words: int
     """Their pieces between white space."""
     unused: tuple[tuple[int, str], ...]
-    """Tokens, with their visible texts, that these texts never use: a model trained on them doesn't learn these."""
+    """Tokens, with their visible texts, that these texts never use, longest first: a model trained on them doesn't
+    learn these. Single bytes come last, since a byte-level vocabulary has all 256 whatever the text."""
     longest: tuple[tuple[int, str], ...]
     """The longest tokens that are used."""
     failures: tuple[tuple[int, str, str], ...]
@@ -122,7 +123,7 @@ class TokenizerReport:
 
     def _repr_html_(self) -> str:
         body = "".join(
-            f'<tr><th scope="row" style="{_CELL};font-weight:normal;opacity:.8">{escape(label)}</th>'
+            f'<tr><th scope="row" style="{_CELL};font-weight:normal;opacity:.8;white-space:nowrap">{escape(label)}</th>'
             f'<td style="{_CELL};overflow-wrap:anywhere">{escape(value)}</td></tr>'
             for label, value in self.rows()
         )
@@ -134,7 +135,7 @@ def report(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
 
     Args:
         tokenizer: what is looked at.
-        texts: the texts; read once, a few megabytes in memory at a time.
+        texts: the texts; read once, about a megabyte in memory at a time.
     """
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     text_count = characters = text_bytes = words = failure_count = 0
@@ -152,8 +153,11 @@ def report(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
             text_bytes += len(text.encode())
             words += len(text.split())
     specials = set(tokenizer.special_tokens.values())
-    unused = [id for id in np.flatnonzero(counts == 0).tolist() if id not in specials and tokenizer.token_bytes(id)]
-    used = sorted(np.flatnonzero(counts).tolist(), key=lambda id: -len(tokenizer.token_bytes(id)))
+
+    def by_length(ids: NDArray[np.int64]) -> list[int]:
+        kept = [id for id in ids.tolist() if id not in specials and tokenizer.token_bytes(id)]
+        return sorted(kept, key=lambda id: -len(tokenizer.token_bytes(id)))
+
     return TokenizerReport(
         tokenizer_name=tokenizer.name,
         counts=counts,
@@ -162,8 +166,8 @@ def report(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
         characters=characters,
         text_bytes=text_bytes,
         words=words,
-        unused=tuple((id, tokenizer.token_text(id)) for id in unused),
-        longest=tuple((id, tokenizer.token_text(id)) for id in used[:_SHOWN]),
+        unused=tuple((id, tokenizer.token_text(id)) for id in by_length(np.flatnonzero(counts == 0))),
+        longest=tuple((id, tokenizer.token_text(id)) for id in by_length(np.flatnonzero(counts))[:_SHOWN]),
         failures=tuple(failures),
         failure_count=failure_count,
         lossless=tokenizer.lossless,

@@ -22,7 +22,9 @@ _STYLE = (
     ".nbllm-strip .nb-head{opacity:.8;font-variant-numeric:tabular-nums}"
     ".nbllm-strip .nb-tokens{font:13px/2 var(--jp-code-font-family,monospace);overflow-wrap:anywhere;margin:4px 0}"
     ".nbllm-strip .nb-t{padding:2px 1px;border-radius:3px;unicode-bidi:isolate;white-space:pre-wrap}"
-    ".nbllm-strip .nb-g{border-bottom:2px solid;padding-bottom:1px}"
+    ".nbllm-strip .nb-g{border-bottom:1px solid;margin:0 2px;padding-bottom:1px;unicode-bidi:isolate;"
+    "font-size:10px;white-space:nowrap}"
+    ".nbllm-strip .nb-c{font-size:13px;padding-right:2px}"
     ".nbllm-strip .nb-s{outline:1px solid}"
     + "".join(f".nbllm-strip .nb-{i}{{background:rgba({tint},.22)}}" for i, tint in enumerate(_TINTS))
 )
@@ -155,7 +157,9 @@ class TokenStrip:
                 break
             if len(group) > 1:
                 title = f"{len(group)} tokens share {self._shared(group)}"
-                parts.append(f'<span class="nb-g" title="{escape(title)}">{"".join(spans)}</span>')
+                whole = escape(visible(self.text[group[0].start : group[-1].end]))
+                whole = f'<span class="nb-c">{whole}</span>'
+                parts.append(f'<span class="nb-g" title="{escape(title)}">{whole}{"".join(spans)}</span>')
             else:
                 parts.extend(spans)
         if len(shown) < len(self.tokens):
