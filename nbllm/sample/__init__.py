@@ -1,0 +1,30 @@
+"""Sampling: text from a model, token by token, with every choice on record where asked for.
+
+Importing this room loads neither torch nor transformers, since the settings are needed for completion and the
+session's card; `generate` and the like are loaded when first used. It doesn't know how models are trained.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from nbllm.sample.generation import Generation, Sample
+from nbllm.sample.parameters import SamplingParameters
+
+if TYPE_CHECKING:
+    from nbllm.sample.generate import generate, generate_batch
+    from nbllm.sample.prompt import chat_prompt
+    from nbllm.sample.trace import Trace
+
+_LATER = {"generate": "generate", "generate_batch": "generate", "chat_prompt": "prompt", "Trace": "trace"}
+
+__all__ = ["Generation", "Sample", "SamplingParameters", "Trace", "chat_prompt", "generate", "generate_batch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value  # the submodule `generate` must not stand where the function is looked up
+    return value
