@@ -96,7 +96,7 @@ function ticks(low, high, most) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough);
   const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i <= high / step + 1e-9; i++) found.push(i * step);
+  for (let i = Math.ceil(low / step - 1e-9); i <= high / step + 1e-9; i++) found.push(i * step || 0); // no -0
   return found;
 }
 
@@ -241,7 +241,7 @@ class LineChart {
     ink.font = `11px ${style.fontFamily}`;
     const [low, high] = this.limits();
     const last = Math.max(1, options.lastStep());
-    const yTicks = options.axes ? ticks(low, high, 5) : [];
+    const yTicks = options.axes ? ticks(low, high, 8) : [];
     const digits = yTicks.length > 1 ? Math.max(0, -Math.floor(Math.log10(yTicks[1] - yTicks[0]) + 1e-9)) : 1;
     const names = yTicks.map((value) => value.toFixed(digits));
     const left = options.axes ? Math.max(24, ...names.map((name) => ink.measureText(name).width)) + 10 : 1;

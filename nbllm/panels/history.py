@@ -20,7 +20,6 @@ FRESH_LIMIT = 2000
 """More new points than this in one message, and the whole, thinned, curve is the smaller message."""
 _CHECKPOINTS_KEPT = 400
 _SAMPLE_CHARACTERS = 2000
-_SMOOTH_SHARE = 0.1
 _SMOOTH_POINTS = 60
 
 
@@ -214,7 +213,7 @@ class RunHistory:
         loss = number(event.get("loss"))
         if math.isfinite(loss):
             # the window grows with the run, so that the steep beginning isn't dragged and the long end is calm
-            window = min(max(1.0, _SMOOTH_SHARE * self._steps_seen), _SMOOTH_POINTS)
+            window = min(self._steps_seen, 8 + 0.1 * self._steps_seen, _SMOOTH_POINTS)
             weight = 2.0 / (window + 1.0)
             self._smooth = loss if math.isnan(self._smooth) else self._smooth + weight * (loss - self._smooth)
         elif self.first_bad_step is None:

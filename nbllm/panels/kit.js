@@ -50,12 +50,13 @@ function slider({ label, bare = false, low, high, step, format = String, read = 
   const range = el('input', { type: 'range', min: low, max: high, step, 'aria-label': label });
   const field = el('input', { type: 'text', 'aria-label': `${label}, typed`, inputmode: 'decimal' });
   let touched = 0;
+  let typing = false;
   let value = low;
   const show = () => {
     range.value = value;
     range.style.setProperty('--fill', `${((Math.min(high, Math.max(low, value)) - low) / (high - low)) * 100}%`);
     range.setAttribute('aria-valuetext', format(value));
-    if (document.activeElement !== field) field.value = format(value);
+    if (!typing) field.value = format(value);
   };
   const give = (next) => {
     value = next;
@@ -64,18 +65,19 @@ function slider({ label, bare = false, low, high, step, format = String, read = 
     change(value);
   };
   range.addEventListener('input', () => give(Number(range.value)));
+  field.addEventListener('input', () => (typing = true));
   field.addEventListener('change', () => {
-    const next = read(field.value.trim());
-    field.value = format(value);
+    typing = false;
+    const next = field.value.trim() ? read(field.value.trim()) : NaN;
     if (Number.isFinite(next)) give(next);
-    field.value = format(value);
+    else show();
   });
   for (const input of [range, field]) input.addEventListener('keydown', (event) => event.stopPropagation());
   const root = el('div', { class: bare ? 'nbllm-slider bare' : 'nbllm-slider' });
   if (!bare) root.append(el('span', {}, label));
   root.append(range, field);
-  const set = (next) => {
-    if (isNumber(next) && Date.now() - touched > 1000) {
+  const set = (next, force = false) => {
+    if (isNumber(next) && (force || Date.now() - touched > 1000)) {
       value = next;
       show();
     }

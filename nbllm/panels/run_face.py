@@ -57,7 +57,7 @@ def head(
     status = status or str(run.status)
     icon, colour = STATUS.get(status, ("●", "info"))
     step = history.step
-    total = run.total_steps or history.start.get("total_steps")
+    total = history.start.get("total_steps") or run.total_steps
     pace = history.seconds_a_step()
     seconds, tokens_per_s = number(history.last.get("seconds")), number(history.last.get("tokens_per_s"))
     memory = number(history.last.get("memory_bytes"))
@@ -89,14 +89,13 @@ def trouble(run: Any, history: RunHistory, status: str) -> str | None:
     """One line for a run that failed or died, with its last checkpoint and what to type next; else None."""
     if status not in ("failed", "died"):
         return None
-    what = " ".join(str(run.error or "").split())
-    line = {"failed": "The run failed", "died": "The run died"}[status] + f" at step {text.count(history.step)}"
-    line += f": {what.rstrip('.')}. " if what else ". "
-    steps = [checkpoint.step for checkpoint in run.checkpoints] or history.checkpoints
-    name = text.typed(str(run.name))
-    if steps:
-        return f"{line}Last checkpoint: step {text.count(steps[-1])}. To go on from it: %llm_train --resume {name}"
-    return f"{line}No checkpoint was written yet. To see its log: session.run.log()"
+    line = " ".join(str(run.error or f"The run {status} at step {text.count(history.step)}").split()).rstrip(".") + "."
+    steps = [checkpoint.step for checkpoint in run.checkpoints]
+    if steps and f"step {steps[-1]}" not in line:
+        line += f" Its last checkpoint is step {steps[-1]}."
+    if "--resume" not in line:
+        line += f" Go on with %llm_train --resume {text.typed(str(run.name))}."
+    return line
 
 
 def legend(numbers: Head) -> str:
@@ -175,7 +174,9 @@ def _where(run: Any, history: RunHistory) -> str:
     processes = int(start.get("world_size") or 1)
     words = [f"{processes} processes" if processes > 1 else "1 process"]
     if processes > 1:
-        words.append(str(getattr(run.config, "parallel", "") or start.get("wrapper") or ""))
+        if "parallel" not in start:  # asked once: a run's config is a file
+            start["parallel"] = str(getattr(run.config, "parallel", "") or start.get("wrapper") or "")
+        words.append(start["parallel"])
     words += [str(start.get("precision") or ""), str(start.get("device") or "")]
     return ", ".join(word for word in words if word)
 

@@ -32,7 +32,7 @@ class Layer:
     dots: bool = False
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
+def ticks(low: float, high: float, most: int = 8) -> list[float]:
     """Round values between two numbers: multiples of 1, 2 or 5 times a power of ten."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return []
@@ -40,7 +40,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     first = math.ceil(low / step - 1e-9)
-    return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [index * step + 0.0 for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def limits(layers: Sequence[Layer]) -> tuple[float, float]:

@@ -158,7 +158,7 @@ function render({ model, el: host }) {
   const sampleLabel = el('div', { class: 'nbllm-label nbllm-gap' });
   const sample = el('div', { class: 'nbllm-mono nbllm-sample', tabindex: '0', role: 'region', 'aria-label': 'sample text' });
 
-  const legend = el('div', { class: 'nbllm-label' }, 'loss, nats a token ', trainLegend, ' ', heldOutLegend);
+  const legend = el("div", { class: "nbllm-label" }, "loss, nats a token ", trainLegend, " ", heldOutLegend);
   const root = el('div', { class: 'nbllm', role: 'group', hidden: true });
   root.append(
     el('div', { class: 'nbllm-head' }, name, chip, progress, facts, actions),

@@ -247,11 +247,11 @@ class TrainPanel(anywidget.AnyWidget):
         if command == "stop":
             self.run.stop(wait=False)
         elif command == "pause":
-            self.run.pause()
+            self.run.pause(wait=False)
         elif command == "resume":
-            self.run.resume()
+            self.run.resume(wait=False)
         elif command == "checkpoint":
-            self.run.checkpoint()
+            self.run.checkpoint(wait=False)
         elif command == "lr_factor":
             self.run.set_lr_factor(min(2.0, max(0.0, float(value))))
         else:

@@ -78,6 +78,15 @@ class Notebook:
         self.panel = page.locator(".nbllm:not(.nbllm-face)")
         self.face = page.locator(".nbllm-face")
 
+    def wait_for_text(self, pattern: str, *, timeout: float = 20_000) -> None:
+        """Waits until what the (first) live panel says matches a regular expression."""
+        self.page.wait_for_function(
+            "(pattern) => new RegExp(pattern).test("
+            "document.querySelector('.nbllm:not(.nbllm-face)')?.textContent ?? '')",
+            arg=pattern,
+            timeout=timeout,
+        )
+
     def open(self) -> None:
         workspace = self.name.removesuffix(".ipynb")
         self.page.goto(f"http://127.0.0.1:{self.lab.port}/lab/workspaces/{workspace}/tree/{self.name}?token={TOKEN}")
@@ -138,6 +147,13 @@ class Notebook:
         )
         assert not result.startswith("error: "), result
         return str(result)
+
+    def wait_for_kernel(self, code: str, value: str, *, timeout_s: float = 20) -> None:
+        """Waits until an expression has that repr in the kernel."""
+        deadline = time.monotonic() + timeout_s
+        while (found := self.kernel(code)) != value:
+            assert time.monotonic() < deadline, f"{code} is {found}, not {value}"
+            self.page.wait_for_timeout(100)
 
     def restart_kernel(self) -> None:
         self.page.evaluate(
@@ -244,15 +260,24 @@ def browser(chromium_path: str) -> Iterator[Any]:
         chromium.close()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    report = yield
+    if report.when == "call":
+        item.failed_call = report.failed  # type: ignore[attr-defined]
+    return report
+
+
 @pytest.fixture
 def open_notebook(lab: Lab, browser: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Notebook]]:
     """Opens a notebook of the given cells; at the end, checks that no request left the machine."""
-    contexts, outside, problems = [], [], []
+    contexts, outside, problems, consoles = [], [], [], []
 
     def watch(page: Any) -> None:
         page.on("request", lambda sent: outside.append(sent.url) if not _is_local(sent.url) else None)
         page.on("websocket", lambda socket: outside.append(socket.url) if not _is_local(socket.url) else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: consoles.append(said.text) if said.type == "error" else None)
 
     def open_one(cells: list[str], *, width: int = 1200, height: int = 1000) -> Notebook:
         name = f"{request.node.name.replace('[', '-').replace(']', '')}-{len(contexts)}.ipynb"
@@ -267,7 +292,12 @@ def open_notebook(lab: Lab, browser: Any, request: pytest.FixtureRequest) -> Ite
         return notebook
 
     yield open_one
+    failed = getattr(request.node, "failed_call", False)
     for context in contexts:
+        if failed:  # what the page looked like then is worth more than a stack of frames
+            SCREENSHOTS.mkdir(exist_ok=True)
+            context.pages[0].screenshot(path=str(SCREENSHOTS / f"failed-{request.node.name}.png"))
+            problems += [f"(failed) {line}" for line in consoles[-10:]]
         for page in context.pages:
             page.evaluate("() => window.jupyterapp?.serviceManager.sessions.shutdownAll()")
         context.close()

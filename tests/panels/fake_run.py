@@ -87,17 +87,17 @@ class FakeRun:
     def reader(self) -> FakeReader:
         return FakeReader(self)
 
-    def pause(self) -> None:
+    def pause(self, wait: bool = True) -> None:
         self._obey("pause")
         self.status = "paused"
 
-    def resume(self) -> None:
+    def resume(self, wait: bool = True) -> None:
         self._obey("resume")
         self.status = "running"
         if self._thread is not None and not self._thread.is_alive() and self.step < self.total_steps:
             self.begin()
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, wait: bool = True) -> None:
         self._obey("checkpoint")
         self._save()
 
