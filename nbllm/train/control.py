@@ -92,6 +92,8 @@ def send_lr_factor(folder: Path, factor: float) -> int:
 
 def settle(folder: Path) -> None:
     """Before a run starts again: what was asked of the one before counts as done, the learning-rate factor stays."""
+    if not (folder / CONTROL).exists():
+        return
     with _turn(folder):
         control = read_control(folder)
         sequence = control.sequence + 1

@@ -108,7 +108,7 @@ def begin(folder: Path, *, resume: bool) -> RunState:
     if resume:
         before = read_state(folder)
         directory, generation = before.directory or directory, before.generation + 1
-        settle(folder)
+    settle(folder)
     state = RunState(phase="starting", generation=generation, heartbeat=time.time(), directory=directory)
     write_state(folder, state)
     return state

@@ -27,7 +27,7 @@ from nbllm.train.checkpoint import Checkpoint, list_checkpoints
 from nbllm.train.config import TrainConfig
 from nbllm.train.metrics import METRICS, History, MetricsReader
 from nbllm.train.names import new_name
-from nbllm.train.phase import RunState, begin, read_state
+from nbllm.train.phase import ProcessId, RunState, begin, read_state
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +41,7 @@ _POLL_S = 0.2
 _ACKNOWLEDGE_S = 60.0
 _ORPHANS_S = 120.0
 _ORPHANS_KILL_S = 10.0
+_LAST_BREATH_S = 5.0
 
 
 class Run:
@@ -116,6 +117,12 @@ class Run:
         return self._state()
 
     @property
+    def processes(self) -> list[ProcessId]:
+        """Its living processes: supervisor, launcher and workers; a zombie or a pid that was given anew isn't one."""
+        state = self._state()
+        return [one for one in (state.supervisor, state.launcher, *state.workers) if one and one.process()]
+
+    @property
     def error(self) -> str | None:
         """Why it failed or that it died, in one line that says what to type next; None for any other status."""
         status = self.status
@@ -180,7 +187,10 @@ class Run:
                 progress(self, reader.poll())
             if status in ("failed", "died"):
                 raise self._failure(status)
-            if status not in LIVE or (deadline is not None and time.monotonic() >= deadline):
+            if status not in LIVE:
+                self._until_gone()
+                return status
+            if deadline is not None and time.monotonic() >= deadline:
                 return status
             left = _POLL_S if deadline is None else deadline - time.monotonic()
             time.sleep(max(0.0, min(_POLL_S, left)))
@@ -235,12 +245,16 @@ class Run:
             return self._ask("resume", wait)
         if status == "done":
             raise RunError(f"Run {self.name} is done, there is nothing left to go on with")
-        if locks.is_held(self.folder / locks.SUPERVISOR_LOCK):
+        if status in LIVE and locks.is_held(self.folder / locks.SUPERVISOR_LOCK):
             raise RunError(
                 f"Run {self.name} is {status} already", next=f"Watch it with %llm_train --attach {self.name}"
             )
         self._wait_for_orphans()
-        lock = locks.take(self.folder / locks.SUPERVISOR_LOCK)
+        deadline = time.monotonic() + _LAST_BREATH_S
+        # The supervisor of a run that has just ended lets go in a moment; one that was just started doesn't.
+        while (lock := locks.take(self.folder / locks.SUPERVISOR_LOCK, wait_s=_POLL_S)) is None:
+            if self.status in LIVE or time.monotonic() > deadline:
+                break
         if lock is None:
             raise RunError(
                 f"Run {self.name} was started again by another process",
@@ -291,6 +305,12 @@ class Run:
 
     def _lives(self) -> bool:
         return locks.is_held(self.folder / locks.SUPERVISOR_LOCK) or bool(locks.held_workers(self.folder))
+
+    def _until_gone(self) -> None:
+        """Gives the supervisor of a finished run the moment that it needs to end."""
+        deadline = time.monotonic() + _LAST_BREATH_S
+        while self._lives() and time.monotonic() < deadline:
+            time.sleep(_POLL_S / 10)
 
     def _refresh(self) -> History:
         self._history.add(self._reader.poll())

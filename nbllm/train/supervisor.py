@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from nbllm.errors import NbllmError
+from nbllm.errors import NbllmError, RunError
 from nbllm.store import read_json, write_json
 from nbllm.train import control, launch, locks, log
 from nbllm.train.metrics import METRICS, MetricsReader, trim_torn_line
@@ -84,12 +84,13 @@ class Supervisor:
         self._killed = False
         self._written = 0.0
         self._looked = 0.0
+        self._acknowledged = control.acknowledged(folder)
         self._control_changed = -1
         self._asked = False
         self._complaint = ""
 
     def run(self) -> int:
-        """Starts the workers and returns their exit code once all of them have ended."""
+        """Starts the workers and returns once all have ended: 0 when the run is done or stopped, 1 when it failed."""
         trim_torn_line(self.folder / METRICS)
         self._reader.offset = _size(self.folder / METRICS)
         self._save()
@@ -109,7 +110,7 @@ class Supervisor:
             self._end_all()
             self._save(phase="failed", exit_code=1, error=" ".join(str(error).split()) or type(error).__name__)
             return 1
-        return code
+        return 1 if self.state.phase == "failed" else 0
 
     def ask_to_stop(self, *_: object) -> None:
         """What TERM does: at the next look, the same as a stop from the notebook."""
@@ -134,6 +135,8 @@ class Supervisor:
     def _watch(self, child: subprocess.Popen[bytes]) -> int:
         """Looks after the workers until the launcher has ended, then ends what it left behind."""
         while (code := child.poll()) is None:
+            if not (self.folder / "config.json").exists():
+                raise RunError(f"The folder of run {self.folder.name} was removed while it ran")
             self._look(child)
             time.sleep(self.patience.look)
         self._look(child)
@@ -179,7 +182,8 @@ class Supervisor:
             return
         asked, done = control.read_control(self.folder), control.acknowledged(self.folder)
         self._control_changed = changed
-        if asked.command == "stop" and self._stop_since is None:
+        wanted = [command for _, command in asked.after(self._acknowledged)]
+        if "stop" in wanted and self._stop_since is None:
             self._stop_since = time.monotonic()
             self._save(phase="stopping")
         if self.state.phase in ("running", "paused") and asked.sequence <= done:
@@ -231,6 +235,8 @@ class Supervisor:
     def _end_all(self) -> None:
         """Ends the workers that outlived their launcher: nobody would look after them."""
         launcher = () if self.state.launcher is None else (self.state.launcher,)
+        for one in launcher:
+            self.state = replace(self.state, workers=self._workers(one.pid))
         for number, patience in ((signal.SIGTERM, self.patience.term), (signal.SIGKILL, 5.0)):
             left = [one for one in (*launcher, *self.state.workers) if one.process()]
             if not left:
@@ -241,18 +247,22 @@ class Supervisor:
                 time.sleep(self.patience.look)
 
     def _finish(self, code: int) -> None:
-        if self._stop_since is not None and (code == 0 or self._term_since is not None):
+        if code == 0:
+            said = self._end.get("status")  # a stop may have come after the last step
+            stopped = said == "stopped" or (said is None and self._stop_since is not None)
+            self._save(phase="stopped" if stopped else "done", exit_code=code, launcher=None, workers=())
+        elif self._term_since is not None:
             self._save(phase="stopped", exit_code=code, launcher=None, workers=())
-        elif code == 0:
-            self._save(phase="done", exit_code=code, launcher=None, workers=())
         else:
             error = log.last_error(self.folder / log.LOG, start=self._log_start) or log.describe_exit(code)
             self._save(phase="failed", exit_code=code, error=error, launcher=None, workers=())
 
     def _save(self, **changes: Any) -> None:
-        """Writes the state; a full disk must not end the watch."""
+        """Writes the state; a full disk must not end the watch, and a removed folder must not come back."""
         self.state = replace(self.state, **changes, heartbeat=time.time())
         self._written = self.state.heartbeat
+        if not self.folder.is_dir():
+            return
         try:
             write_state(self.folder, self.state)
         except OSError as error:

@@ -27,6 +27,7 @@ parser.add_argument("--deaf", action="store_true", help="ignores commands and TE
 parser.add_argument("--crash-at", type=int, default=-1)
 parser.add_argument("--refuse", action="store_true", help="ends at once with an error of nbllm's")
 parser.add_argument("--late", type=float, default=0.0, help="seconds before the first step")
+parser.add_argument("--port-taken", type=int, default=0, help="so often, ends at once since its port is in use")
 parser.add_argument("--launcher", action="store_true", help="starts itself again as a child and waits for it")
 parser.add_argument("folder", type=Path)
 parser.add_argument("--resume", action="store_true")
@@ -38,6 +39,10 @@ if options.launcher:
 if options.refuse:
     print("some chatter", flush=True)
     raise UsageError("--lr must be above 0", received=-1.0)
+tries = options.folder / "tries"
+tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
+if len(tries.read_text()) <= options.port_taken:
+    raise OSError("[Errno 98] EADDRINUSE: address already in use")
 if options.deaf:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -90,12 +95,12 @@ while step < options.steps and not stop:
     if step == options.crash_at:
         raise ValueError(f"step {step} went wrong")
     loss = "NaN" if step == 3 else 5.0 / step
-    factor = control.read_control(folder).lr_factor
+    factor = 1.0 if options.deaf else control.read_control(folder).lr_factor
     write(kind="step", generation=generation, step=step, loss=loss, lr=0.1 * factor, grad_norm=1.0, tokens=step * 100)
     if step % options.save_every == 0:
         write(kind="eval", step=step, eval_loss=4.0 / step, bits_per_byte=1.0 / step)
         save(step)
     time.sleep(options.step_s)
 save(step)
-write(kind="end", step=step, reason="stopped" if stop else "done")
+write(kind="end", step=step, status="stopped" if stop else "done")
 os._exit(0)
