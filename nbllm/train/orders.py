@@ -61,7 +61,7 @@ class OrderDesk:
         self._stamp: tuple[int, int] | None = None
         self._checked = 0.0
         self._terminate = False
-        signal.signal(signal.SIGTERM, self._on_terminate)
+        self._before = signal.signal(signal.SIGTERM, self._on_terminate)
 
     def _on_terminate(self, number: int, frame: FrameType | None) -> None:
         self._terminate = True
@@ -95,6 +95,10 @@ class OrderDesk:
         self._orders = replace(self._orders, checkpoint=False)
         if self.rank == 0 and self._seen > acknowledged(self.folder):
             acknowledge(self.folder, self._seen)
+
+    def close(self) -> None:
+        """Gives the signal back to whoever had it."""
+        signal.signal(signal.SIGTERM, self._before)
 
     def _look(self) -> None:
         if self.supervised and time.monotonic() - self._checked > _SUPERVISOR_CHECK_S:

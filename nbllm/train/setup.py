@@ -41,14 +41,17 @@ def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
         RunError: another number of processes, or another precision, is active than was asked for.
         UsageError: a precision that this device hasn't, or a tracker that isn't installed.
     """
-    from accelerate import Accelerator
-    from accelerate.utils import InitProcessGroupKwargs
+    from accelerate import Accelerator, PartialState
 
     if "tensorboard" in config.log_with and importlib.util.find_spec("tensorboard") is None:
         raise UsageError("--log-with tensorboard needs an extra", next='pip install "nbllm[track]"')
-    state = _state(InitProcessGroupKwargs(timeout=_COLLECTIVE_TIMEOUT))
+    # the launcher's word for the CPU; without it accelerate starts no process group where it sees no GPU
+    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true")
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    state = PartialState(cpu=on_cpu, **({"timeout": _COLLECTIVE_TIMEOUT} if several else {}))
     wanted = precision.choose(config.precision, state.device.type)
     accelerator = Accelerator(
+        cpu=on_cpu,
         mixed_precision="no" if wanted == "fp32" else wanted,
         log_with=list(config.log_with) or None,
         project_dir=str(folder),
@@ -65,14 +68,6 @@ def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
 def active_precision(accelerator: Accelerator) -> str:
     """`fp32`, `bf16` or `fp16`, as accelerate has it."""
     return "fp32" if accelerator.mixed_precision == "no" else str(accelerator.mixed_precision)
-
-
-def _state(process_group: Any) -> Any:
-    from accelerate import PartialState
-
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return PartialState(**process_group.to_kwargs())
-    return PartialState()
 
 
 def load_shards(config: TrainConfig) -> tuple[Store, Shards]:

@@ -138,6 +138,12 @@ class Trainer:
 
     def run(self) -> str:
         """Trains to the end or to a stop; returns `done` or `stopped`."""
+        try:
+            return self._run()
+        finally:
+            self.desk.close()
+
+    def _run(self) -> str:
         reason = "all steps taken"
         orders = Orders()
         while self.progress.step < self.plan.total_steps:

@@ -99,7 +99,6 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     main_process = accelerator.is_main_process
     tokenizer = setup.load_tokenizer(config, store, shards)
     bare = setup.make_model(config, shards, checkpoint)
-    bare.config.use_cache = False
     if config.checkpointing:
         bare.gradient_checkpointing_enable({"use_reentrant": False})
     bare.to(accelerator.device)
