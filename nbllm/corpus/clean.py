@@ -16,6 +16,7 @@ from nbllm.corpus.recipe import recipe_lines
 from nbllm.corpus.report import CorpusReport
 from nbllm.corpus.sources import Source, default_name, find_sources
 from nbllm.corpus.stages import parse_stages
+from nbllm.corpus.workers import Workers
 from nbllm.errors import DataError, UsageError
 from nbllm.store import Store, check_name, write_json
 
@@ -89,7 +90,8 @@ def clean(
     started = time.monotonic()
     notes = Notes()
     with store.create("corpus", name, parameters=parameters, call=call, overwrite=overwrite) as draft:
-        tally = run(_read(found, notes), chosen, draft.folder, progress=progress)
+        runner = Workers(workers) if workers > 1 else None
+        tally = run(_read(found, notes), chosen, draft.folder, progress=progress, runner=runner)
         report = CorpusReport(
             name=name,
             recipe=recipe if stages is None else "own stages",

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from nbllm.corpus.engine import file_stem
 from nbllm.corpus.examples import Example, Examples
 from nbllm.corpus.report import Amount, CorpusReport
+from nbllm.corpus.stages import STAGES
 from nbllm.errors import StoreError, UsageError, did_you_mean
 from nbllm.store import Manifest, Store, read_json
 
@@ -185,13 +186,17 @@ class Corpus:
             values = table.slice(hit, 1).to_pylist()[0]
         copy_of = values.pop("copy_of", None)
         scores = {name: value for name, value in values.items() if name not in ("row", "reason") and value is not None}
+        name = self._names()[number]
+        if name in STAGES and row["reason"] in STAGES[name].EVIDENCE:
+            kept = STAGES[name].EVIDENCE[row["reason"]]
+            scores = {kept: scores[kept]}
         if copy_of is not None:
             scores["like"] = self._id(copy_of)
         return Example(
             text=row["text"],
             id=row["id"],
             source=row["source"],
-            stage=self._names()[number],
+            stage=name,
             reason=row["reason"],
             scores=scores,
         )

@@ -154,7 +154,7 @@ def run_chain(chain: Sequence[tuple[int, Stage]], batch: pa.RecordBatch) -> tupl
         if not len(batch):
             break
         outcome = stage.measure(batch)
-        step = _step(number, batch, outcome, stage.decide(outcome.scores))
+        step = apply_outcome(number, batch, outcome, stage.decide(outcome.scores))
         steps.append(step)
         batch = step.after
     return batch, steps
@@ -223,7 +223,7 @@ def _settle(
                     changed = pa.array(smallest[done : done + len(batch)])
                     batch = batch.set_column(position, "split_key", changed)
                 outcome = Outcome(part, stage.edit(batch, part))
-                step = _step(number, batch, outcome, stage.decide(part))
+                step = apply_outcome(number, batch, outcome, stage.decide(part))
                 writers.record(step, tally)
                 done += len(batch)
                 report(stage.NAME, done, total)
@@ -252,7 +252,8 @@ def _smallest_keys(file: Any, groups: pa.Array | None) -> np.ndarray[Any, np.dty
     return keys
 
 
-def _step(number: int, batch: pa.RecordBatch, outcome: Outcome, reasons: pa.Array) -> Step:
+def apply_outcome(number: int, batch: pa.RecordBatch, outcome: Outcome, reasons: pa.Array) -> Step:
+    """What a stage's outcome and decision make of a batch; a text that an edit left without a character is `empty`."""
     texts = batch["text"] if outcome.texts is None else outcome.texts
     blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
     if pc.any(blank).as_py():
@@ -266,7 +267,7 @@ def _step(number: int, batch: pa.RecordBatch, outcome: Outcome, reasons: pa.Arra
 
 
 class _Read(Stage):
-    """Measures nothing: `_step` drops what is empty."""
+    """Measures nothing: `apply_outcome` drops what is empty."""
 
     NAME = READ
     SUMMARY = "drops what is empty as it comes"

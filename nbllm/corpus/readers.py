@@ -149,7 +149,8 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
         with path.open("rb") as raw:
             try:
-                yield zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+                packed: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+                yield io.BufferedReader(packed)
             except zstandard.ZstdError as error:
                 raise _damaged(path, error) from error
         return

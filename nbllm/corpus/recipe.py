@@ -12,6 +12,14 @@ from nbllm.errors import UsageError, did_you_mean
 
 RECIPES: Mapping[str, list[str]] = {
     "default": ["normalize", "length min=100", "dedup exact", "dedup minhash"],
+    "gopher": [
+        "normalize",
+        "language en",
+        "quality gopher",
+        "repetition gopher",
+        "dedup exact",
+        "dedup minhash",
+    ],
     "none": [],
 }
 """By name; each is a list of stage lines."""

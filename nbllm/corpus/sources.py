@@ -228,7 +228,9 @@ def _named(source: str | Path, options: ReadOptions, labels: set[str]) -> Source
         label = path.name or path.resolve().name
         if label in labels or _GLOB.search(label):
             label = typed
-    if path.is_dir() or label not in (path.name, typed):
+    if path.is_file() and label == typed != path.name:
+        names = [(typed, path)]
+    elif path.is_dir() or label not in (path.name, typed):
         names = [(f"{label}/{name}", file) for name, file in names]
     return Files(well_formed(label), tuple(names), options)
 

@@ -78,6 +78,10 @@ class Stage(ABC):
     """One line for help."""
     VERSION: ClassVar[int] = 1
     """Raised whenever the same arguments would decide otherwise, so that older corpora aren't reused."""
+    PORTABLE: ClassVar[bool] = True
+    """Its line says everything, so that another process can make it."""
+    EVIDENCE: ClassVar[Mapping[str, str]] = {}
+    """The score behind a reason, where a stage has many."""
 
     @classmethod
     def arguments(cls) -> Mapping[str, Argument]:

@@ -12,12 +12,24 @@ from typing import Any
 
 from nbllm.corpus.stage import Argument, Stage
 from nbllm.corpus.stages.exact import DedupExact
+from nbllm.corpus.stages.language import Language
 from nbllm.corpus.stages.length import Length
 from nbllm.corpus.stages.minhash import DedupMinhash
 from nbllm.corpus.stages.normalize import Normalize
-from nbllm.errors import NbllmError, UsageError, did_you_mean
+from nbllm.corpus.stages.paragraph import DedupParagraph
+from nbllm.corpus.stages.pii import Pii
+from nbllm.corpus.stages.python import Python
+from nbllm.corpus.stages.quality import QualityGopher
+from nbllm.corpus.stages.repetition import RepetitionGopher
+from nbllm.errors import NbllmError, NotFoundError, UsageError, did_you_mean
 
-STAGES: Mapping[str, type[Stage]] = {stage.NAME: stage for stage in (Normalize, Length, DedupExact, DedupMinhash)}
+STAGES: Mapping[str, type[Stage]] = {
+    stage.NAME: stage
+    for stage in (
+        *(Normalize, Language, Length, QualityGopher, RepetitionGopher),
+        *(DedupExact, DedupMinhash, DedupParagraph, Pii, Python),
+    )
+}
 """By name; each has `SUMMARY` and `arguments()` (name -> Argument with default, summary, choices, positional)."""
 
 
@@ -40,7 +52,7 @@ def parse_stages(lines: Sequence[str], functions: Mapping[str, Callable[..., Any
         try:
             found.append(_parse(bare, functions or {}))
         except NbllmError as error:
-            raise type(error)(f"line {number}: {error.what}", received=error.received, next=error.next) from error
+            raise type(error)(f"line {number}: {error.what}", received=error.received, next=error.next) from None
     return found
 
 
@@ -60,7 +72,17 @@ def _parse(line: str, functions: Mapping[str, Callable[..., Any]]) -> Stage:
             raise UsageError(f"{verb} has no kind {kind!r}", next=did_you_mean(kind, kinds))
         stage = STAGES[f"{verb} {kind}"]
     values = _values(stage, rest)
+    if stage is Python:
+        return Python(**values, call=_function(values["function"], functions))
     return stage(**values)
+
+
+def _function(name: str, functions: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    if name not in functions:
+        hint = did_you_mean(name, [other for other, value in functions.items() if callable(value) and other[0] != "_"])
+        near = hint if hint and hint.startswith("Did") else f"Define it in a cell first: def {name}(text): return text"
+        raise NotFoundError(f"there is no function {name!r}", next=near)
+    return functions[name]
 
 
 def _values(stage: type[Stage], words: list[str]) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""`dedup paragraph [keep=first]`: of equal paragraphs in the whole corpus the first stays.
+
+Equal as in CCNet (Wenzek et al. 2020, section 3.1): lowercased, digits to 0, punctuation, control characters and white
+space removed, then the first 64 bits of SHA-1; in NFC, which CCNet doesn't ask for. A paragraph of nothing but
+punctuation is never a copy. `keep=none` removes every copy, as CCNet does. Paragraphs stand between blank lines.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import sys
+import unicodedata
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from nbllm.corpus.stage import GlobalStage, Settled, Texts, argument
+from nbllm.corpus.words import paragraphs
+
+_DIGIT = re.compile(r"\d")
+_KEEP = ("first", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DedupParagraph(GlobalStage):
+    """Scores: `paragraphs`, and `copies`, the positions of those that go. A document left without text is `empty`."""
+
+    NAME: ClassVar = "dedup paragraph"
+    SUMMARY: ClassVar = "of equal paragraphs in the corpus keeps the first"
+    keep: str = argument("first", "which copy stays", choices=_KEEP)
+
+    def keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        hashes = [[_key(part) for part in paragraphs(text)] for text in batch["text"].to_pylist()]
+        return pa.record_batch({"row": batch["row"], "paragraphs": pa.array(hashes, pa.list_(pa.uint64()))})
+
+    def settle(self, keys: pa.Table, texts: Texts) -> Settled:
+        chunks = keys["paragraphs"].chunks
+        sizes = np.concatenate([chunk.value_lengths().to_numpy() for chunk in chunks])
+        flat = pa.concat_arrays([chunk.flatten() for chunk in chunks])
+        filled = np.flatnonzero(flat.is_valid().to_numpy(zero_copy_only=False))
+        hashes = flat.filter(flat.is_valid()).to_numpy()
+        gone = np.zeros(len(flat), bool)
+        if len(hashes):
+            _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+            if self.keep == "first":
+                copies = np.ones(len(hashes), bool)
+                copies[first] = False
+            else:
+                copies = np.bincount(group)[group] > 1
+            gone[filled[copies]] = True
+        starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        positions = np.flatnonzero(gone)
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(owner[positions], minlength=len(sizes)))))
+        local = positions - starts[owner[positions]]
+        found = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(local, pa.int32()))
+        return Settled(pa.table({"paragraphs": pa.array(sizes, pa.int32()), "copies": found}))
+
+    def edit(self, batch: pa.RecordBatch, scores: pa.RecordBatch) -> pa.Array | None:
+        edited = []
+        for text, copies in zip(batch["text"].to_pylist(), scores["copies"].to_pylist(), strict=True):
+            edited.append(_without(text, set(copies)) if copies else text)
+        return pa.array(edited, pa.string())
+
+
+def _without(text: str, gone: set[int]) -> str:
+    return "\n\n".join(part for index, part in enumerate(paragraphs(text)) if index not in gone)
+
+
+def _key(paragraph: str) -> int | None:
+    normalised = _DIGIT.sub("0", unicodedata.normalize("NFC", paragraph).lower()).translate(_ignored())
+    if not normalised:
+        return None
+    return int.from_bytes(hashlib.sha1(normalised.encode(), usedforsecurity=False).digest()[:8], "big")
+
+
+@functools.cache
+def _ignored() -> dict[int, None]:
+    """Punctuation, control characters and white space."""
+    return {
+        code: None
+        for code in range(min(0x20000, sys.maxunicode))
+        if unicodedata.category(chr(code))[0] in "PZ" or unicodedata.category(chr(code)) in ("Cc", "Cf")
+    }
