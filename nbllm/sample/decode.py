@@ -93,7 +93,7 @@ class DecodeLoop:
         """
         logits = self._prefill() if self._tokens is None else self._advance(self._tokens)  # [B, V]
         tokens, filtered = self._choose(logits)
-        logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+        logprobs = (logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)).clamp(max=0.0)  # NaN stays NaN
         self._tokens = tokens
         # ids and the bits of the floats in one transfer, the only one of this step
         packed = torch.stack([tokens, logprobs.view(torch.int32).long()]).cpu().numpy()

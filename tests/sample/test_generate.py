@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import CONTEXT, reference
+from tiny_models import CONTEXT, reference
 
 from nbllm.errors import UsageError
 from nbllm.sample import SamplingParameters, generate, generate_batch

@@ -1,0 +1,48 @@
+"""Settings are checked, and an error names the setting and what was received."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from nbllm.errors import UsageError
+from nbllm.sample import SamplingParameters
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_new_tokens", 0), ("max_new_tokens", 1.5), ("max_new_tokens", True), ("temperature", -0.1),
+        ("temperature", math.nan), ("temperature", math.inf), ("temperature", "hot"),
+        ("top_k", -1), ("top_k", 2.0), ("top_p", 1.1), ("top_p", -0.1), ("min_p", 2), ("repetition_penalty", 0),
+        ("repetition_penalty", -1), ("seed", -1), ("seed", 2**63), ("n", 0), ("stop", ("",)), ("stop", (1,)),
+        ("stop", 3), ("greedy", 1),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_named(name: str, value: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        SamplingParameters(**{name: value})
+    assert str(caught.value).startswith(f"{name} ")
+    assert repr(value) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_greedy() -> None:
+    assert not SamplingParameters().is_greedy
+    assert SamplingParameters(temperature=0).is_greedy
+    assert SamplingParameters(top_p=0).is_greedy
+    assert SamplingParameters(greedy=True).is_greedy
+
+
+def test_one_stop_text_may_be_a_string() -> None:
+    assert SamplingParameters(stop="END").stop == ("END",)  # type: ignore[arg-type]
+    assert SamplingParameters(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
+
+
+def test_settings_load_no_torch() -> None:
+    code = "import sys, nbllm.sample; nbllm.sample.SamplingParameters(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
