@@ -14,14 +14,17 @@ class Series {
     this.steps = new Float64Array(this.capacity + 8);
     this.values = new Float64Array(this.capacity + 8);
     this.bucket = [];
+    this.newest = null;
   }
 
   load(steps, values, stride) {
     this.clear(stride);
     for (let i = 0; i < steps.length && i < this.capacity; i++) this.push(steps[i], values[i]);
+    if (steps.length) this.newest = [steps[steps.length - 1], values[steps.length - 1]];
   }
 
   append(step, value) {
+    this.newest = [step, value];
     if (this.stride === 1) this.push(step, value);
     else {
       this.bucket.push([step, value]);
@@ -62,15 +65,15 @@ class Series {
     return chosen.filter((point, i) => chosen.indexOf(point) === i).sort((a, b) => a[0] - b[0]);
   }
 
-  // Calls visit(step, value) for every point, the bucket being filled included.
+  // Calls visit(step, value) for every point, those of the bucket being filled and the newest included.
   each(visit) {
     for (let i = 0; i < this.length; i++) visit(this.steps[i], this.values[i]);
     for (const point of this.bucket) visit(point[0], point[1]);
+    if (!this.bucket.length && this.length && this.newest?.[0] > this.steps[this.length - 1]) visit(...this.newest);
   }
 
   get lastStep() {
-    if (this.bucket.length) return this.bucket[this.bucket.length - 1][0];
-    return this.length ? this.steps[this.length - 1] : 0;
+    return this.newest ? this.newest[0] : 0;
   }
 
   // The kept point nearest to a step, or null.
@@ -125,6 +128,13 @@ function watchLook(callback) {
     query.removeEventListener('change', ratio);
     timers.forEach(clearTimeout);
   };
+}
+
+// Where the axis ends: the run's end, halved until the curve fills at least a fifth or so of the width.
+function rightEnd(step, total) {
+  let end = total || step;
+  while (end / 2 > Math.max(step * 1.1, 20)) end /= 2;
+  return Math.max(end, step);
 }
 
 // A line chart on a canvas. Layers, drawn in order: {series, name, colour (a variable), width, alpha, dots, format}.
@@ -287,10 +297,12 @@ class LineChart {
     let free = -Infinity;
     ink.textAlign = 'left';
     ink.fillStyle = colour('--nb-fg2');
-    for (const step of this.options.marks()) {
+    const marks = this.options.marks();
+    const foot = marks.length <= 8 ? bottom : top; // many marks are short, so that they don't fence the curve in
+    for (const step of marks) {
       const at = Math.round(x(step));
       ink.globalAlpha = 0.5;
-      ink.fillRect(at, top - 10, 1, bottom - top + 10);
+      ink.fillRect(at, top - 10, 1, foot - top + 10);
       ink.globalAlpha = 1;
       const name = `▾ ${this.options.markName}`;
       const room = ink.measureText(name).width + 8;

@@ -81,12 +81,18 @@ function render({ model, el: host }) {
   });
   const outputLabel = el('div', { class: 'nbllm-label nbllm-gap' });
   const output = el('div', { class: 'nbllm-mono nbllm-output', tabindex: '0', role: 'region', 'aria-label': 'sampled text', 'aria-live': 'off' });
-  const cellField = el('textarea', { rows: 4, readonly: true, 'aria-label': 'the cell that samples this again' });
+  const cellField = el('textarea', { rows: 1, readonly: true, 'aria-label': 'the cell that samples this again' });
   const cell = el('div', { class: 'nbllm-gap', hidden: true }, el('div', { class: 'nbllm-label' }, 'as a cell'), cellField);
 
   const root = el('div', { class: 'nbllm', role: 'group', 'aria-label': 'Sampling', 'data-lm-suppress-shortcuts': 'true', hidden: true });
   root.append(
-    el('div', { class: 'nbllm-head' }, el('strong', {}, 'Sampling'), chip, facts, el('span', { class: 'nbllm-actions' }, stopButton, sampleButton, copyButton)),
+    el(
+      'div',
+      { class: 'nbllm-head' },
+      el('strong', {}, 'Sampling'),
+      chip,
+      el('div', { class: 'nbllm-tail' }, facts, el('span', { class: 'nbllm-actions' }, stopButton, sampleButton, copyButton))
+    ),
     error,
     note,
     el(
@@ -158,8 +164,9 @@ function render({ model, el: host }) {
       showText();
     } else if (content.kind === 'cell') {
       cellField.value = content.text;
-      cellField.rows = Math.min(12, content.text.split('\n').length + 1);
       cell.hidden = false;
+      cellField.style.height = 'auto';
+      cellField.style.height = `${Math.min(300, cellField.scrollHeight + 4)}px`;
       cellField.focus();
       cellField.select();
       const done = () => {

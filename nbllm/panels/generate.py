@@ -269,7 +269,7 @@ class GeneratePanel(anywidget.AnyWidget):
                 f'<div class="nbllm-body"><div class="nbllm-label">{html.escape(settings)}</div>'
                 f'<div class="nbllm-mono"><span class="nbllm-dim">{html.escape(self.prompt)}</span>'
                 f"{html.escape(self.text)}</div>"
-                f'<div class="nbllm-label">live again with <code>%llm_panel generate</code></div></div>'
+                f'<div class="nbllm-label nbllm-gap">live again with <code>%llm_panel generate</code></div></div>'
             )
             plain = f"Sampling ({model}; {settings})\n{self.prompt}{self.text}"
             return body, plain

@@ -34,7 +34,7 @@ def number(value: Any) -> float:
 
 
 class Series:
-    """One curve: points in the order of their steps, never more than `capacity` + 2.
+    """One curve: points in the order of their steps, never more than `capacity` + 3.
 
     Args:
         keep: `extremes` for a noisy curve (lowest and highest of each bucket), `last` for a smooth one.
@@ -49,6 +49,7 @@ class Series:
         self._steps = array("d")
         self._values = array("d")
         self._bucket: list[tuple[float, float]] = []
+        self._newest: tuple[float, float] | None = None
 
     def __len__(self) -> int:
         return len(self.points()[0])
@@ -56,6 +57,7 @@ class Series:
     def append(self, step: float, value: float) -> None:
         """Adds a point; a value that isn't finite is kept as NaN, which is drawn as a gap."""
         value = value if math.isfinite(value) else math.nan
+        self._newest = step, value
         if self.stride == 1:
             self._push(step, value)
         else:
@@ -72,16 +74,18 @@ class Series:
         keep = sum(1 for kept in self._steps if kept <= step)
         del self._steps[keep:], self._values[keep:]
         self._bucket = [point for point in self._bucket if point[0] <= step]
+        if self._newest is not None and self._newest[0] > step:
+            self._newest = None
 
     def points(self) -> tuple[array[float], array[float]]:
-        """Steps and values, both float64, with the bucket being filled at the end so that the newest point is there."""
+        """Steps and values, both float64, with the bucket being filled and the newest point at the end."""
         steps, values = self._steps[:], self._values[:]
-        for step, value in self._thin(self._bucket):
+        tail = self._thin(self._bucket)
+        if self._newest is not None and self._newest[0] > (tail[-1][0] if tail else steps[-1]):
+            tail.append(self._newest)
+        for step, value in tail:
             steps.append(step)
             values.append(value)
-        if self._bucket and self._bucket[-1][0] > steps[-1]:
-            steps.append(self._bucket[-1][0])
-            values.append(self._bucket[-1][1])
         return steps, values
 
     def _push(self, step: float, value: float) -> None:
@@ -134,7 +138,7 @@ class RunHistory:
         self._fresh: dict[str, list[tuple[float, float]]] = {name: [] for name in self.CURVES}
         self._rebuilt = False
         self._pace: deque[tuple[float, float]] = deque(maxlen=60)
-        self._smooth = math.nan
+        self._averages = (math.nan, math.nan)
         self._steps_seen = 0
 
     @property
@@ -202,7 +206,8 @@ class RunHistory:
             if self.first_bad_step is not None and self.first_bad_step > step:
                 self.first_bad_step = None
             self.last = {**self.last, "step": int(step)}
-            self._smooth = self.latest("smooth") if self.latest("smooth") is not None else math.nan  # type: ignore[assignment]
+            smooth = self.latest("smooth")
+            self._averages = (smooth, smooth) if smooth is not None else (math.nan, math.nan)
             self._rebuilt = True
         self._pace.clear()
         self.start = dict(event)
@@ -214,17 +219,27 @@ class RunHistory:
         if math.isfinite(loss):
             # the window grows with the run, so that the steep beginning isn't dragged and the long end is calm
             window = min(self._steps_seen, 8 + 0.1 * self._steps_seen, _SMOOTH_POINTS)
-            weight = 2.0 / (window + 1.0)
-            self._smooth = loss if math.isnan(self._smooth) else self._smooth + weight * (loss - self._smooth)
+            self._smooth(loss, weight=2.0 / (window + 1.0))
         elif self.first_bad_step is None:
             self.first_bad_step = int(step)
         self._point("loss", step, loss)
-        self._point("smooth", step, self._smooth if math.isfinite(loss) else math.nan)
+        once, twice = self._averages
+        self._point("smooth", step, 2 * once - twice if math.isfinite(loss) else math.nan)
         self._point("grad_norm", step, number(event.get("grad_norm")))
         self._point("lr", step, number(event.get("lr")))
         seconds = number(event.get("seconds"))
         if math.isfinite(seconds):
             self._pace.append((step, seconds))
+
+    def _smooth(self, loss: float, *, weight: float) -> None:
+        """The double exponential moving average, which doesn't lag behind a slope.
+
+        Mulloy, "Smoothing Data with Faster Moving Averages", Technical Analysis of Stocks & Commodities 12:1, 1994.
+        """
+        once, twice = self._averages
+        once = loss if math.isnan(once) else once + weight * (loss - once)
+        twice = once if math.isnan(twice) else twice + weight * (once - twice)
+        self._averages = once, twice
 
     def _point(self, name: str, step: float, value: float) -> None:
         self.curves[name].append(step, value)

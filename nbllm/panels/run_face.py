@@ -157,12 +157,12 @@ def as_html(numbers: Head, history: RunHistory) -> str:
     parts.append(_table(history))
     if history.sample:
         parts.append(
-            f'<div class="nbllm-label">says, at step {text.count(history.sample[0])}</div>'
+            f'<div class="nbllm-label nbllm-gap">says, at step {text.count(history.sample[0])}</div>'
             f'<div class="nbllm-mono nbllm-dim">{html.escape(history.sample[1])}</div>'
         )
     if not numbers["over"]:
         command = f"%llm_train --attach {text.typed(numbers['name'])}"
-        parts.append(f'<div class="nbllm-label">live again with <code>{html.escape(command)}</code></div>')
+        parts.append(f'<div class="nbllm-label nbllm-gap">live again with <code>{html.escape(command)}</code></div>')
     parts.append("</div>")
     return "".join(parts)
 
@@ -189,7 +189,7 @@ def _chart(numbers: Head, history: RunHistory) -> str:
             svg.Layer(steps=smooth[0], values=smooth[1], colour="#0072b2", variable="--nb-s1"),
             svg.Layer(steps=held_out[0], values=held_out[1], colour="#d55e00", variable="--nb-s2", dots=True),
         ],
-        last_step=numbers["total"] or numbers["step"],
+        last_step=svg.right_end(numbers["step"], numbers["total"]),
         marks=history.checkpoints[-40:],
         label=f"Loss of {numbers['name']}, {progress(numbers)}: train {text.loss(numbers['loss'])}, "
         f"held-out {legend(numbers)}",

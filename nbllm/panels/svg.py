@@ -14,6 +14,8 @@ from dataclasses import dataclass
 _WIDTH, _HEIGHT = 660, 226
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 16, 20
 _MOST_POINTS = 300
+MANY_MARKS = 8
+"""More marks than this are short, so that they don't fence the curve in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,14 @@ def ticks(low: float, high: float, most: int = 8) -> list[float]:
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     first = math.ceil(low / step - 1e-9)
     return [index * step + 0.0 for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def right_end(step: float, total: float | None) -> float:
+    """Where the axis ends: the run's end, halved until the curve fills at least a fifth or so of the width."""
+    end = total or step
+    while end / 2 > max(step * 1.1, 20):
+        end /= 2
+    return max(end, step)
 
 
 def limits(layers: Sequence[Layer]) -> tuple[float, float]:
@@ -74,7 +84,7 @@ def chart(layers: Sequence[Layer], *, last_step: float, marks: Sequence[float] =
 
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img"',
-        f' aria-label="{html.escape(label)}" style="max-width:100%;height:auto"',
+        f' aria-label="{html.escape(label)}" style="width:100%;max-width:780px;height:auto"',
         ' font-size="11" font-family="sans-serif">',
     ]
     values = ticks(low, high)
@@ -93,10 +103,11 @@ def chart(layers: Sequence[Layer], *, last_step: float, marks: Sequence[float] =
             f'<text x="{x(step):.1f}" y="{_HEIGHT - 4}" text-anchor="{anchor}" fill="#666" '
             f'style="fill:var(--nb-fg2,#666)">{step:,.0f}</text>'
         )
+    foot = _HEIGHT - _BOTTOM if len(marks) <= MANY_MARKS else _TOP
     for step in marks:
         parts.append(
-            f'<path d="M{x(step):.1f} {_TOP - 10}V{_HEIGHT - _BOTTOM}" stroke="#999" stroke-width="0.7" '
-            f'style="stroke:var(--nb-fg2,#999)"/>'
+            f'<path d="M{x(step):.1f} {_TOP - 10}V{foot}" stroke="#666" opacity="0.5" '
+            f'style="stroke:var(--nb-fg2,#666)"/>'
         )
     parts.extend(_layer(layer, x, y) for layer in layers)
     parts.append("</svg>")

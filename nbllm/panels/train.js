@@ -81,7 +81,7 @@ function render({ model, el: host }) {
   // picture
   const trainLegend = el('span', { class: 'nbllm-s1' });
   const heldOutLegend = el('span', { class: 'nbllm-s2' });
-  const lastStep = () => Math.max(head.total || 0, curves.loss.lastStep);
+  const lastStep = () => rightEnd(curves.loss.lastStep, head.total);
   const chart = new LineChart(
     [
       { series: curves.loss, name: 'train', colour: '--nb-s1', width: 1, alpha: 0.35 },
@@ -158,10 +158,10 @@ function render({ model, el: host }) {
   const sampleLabel = el('div', { class: 'nbllm-label nbllm-gap' });
   const sample = el('div', { class: 'nbllm-mono nbllm-sample', tabindex: '0', role: 'region', 'aria-label': 'sample text' });
 
-  const legend = el("div", { class: "nbllm-label" }, "loss, nats a token ", trainLegend, " ", heldOutLegend);
+  const legend = el('div', { class: 'nbllm-label' }, 'loss, nats a token ', trainLegend, ' ', heldOutLegend);
   const root = el('div', { class: 'nbllm', role: 'group', hidden: true });
   root.append(
-    el('div', { class: 'nbllm-head' }, name, chip, progress, facts, actions),
+    el('div', { class: 'nbllm-head' }, name, chip, progress, el('div', { class: 'nbllm-tail' }, facts, actions)),
     error,
     note,
     el(
@@ -204,7 +204,8 @@ function render({ model, el: host }) {
     say(error, trouble);
     const allowed = ALLOWED[head.status] || [];
     for (const [command, { button, label, busy }] of Object.entries(buttons)) {
-      button.hidden = command === 'resume' ? !allowed.includes('resume') : command === 'pause' && head.status === 'paused';
+      const unused = command === 'resume' || head.over || (command === 'pause' && head.status === 'paused');
+      button.hidden = unused && !allowed.includes(command);
       button.disabled = !allowed.includes(command) || pending !== null;
       say(button, pending?.command === command ? busy : label);
       if (pending?.command === command) button.setAttribute('aria-busy', 'true');

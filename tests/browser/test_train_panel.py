@@ -2,27 +2,201 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytestmark = pytest.mark.browser
 
 BEGIN = """
 from fake_run import FakeRun
-from nbllm.panels.train import show_run
-from nbllm.panels import registry
-run = FakeRun(pace={pace}, total_steps=600).begin()
+from nbllm.panels import registry, show_run
+run = FakeRun(name={name!r}, pace={pace}, total_steps={steps}).begin()
 show_run(run, reference_bits_per_byte=2.27)
 """
 
 
-def test_looks(open_notebook):
-    notebook = open_notebook([BEGIN.format(pace=150)])
+def begin(name: str = "pydocs-nano", pace: float = 150, steps: int = 600) -> str:
+    return BEGIN.format(name=name, pace=pace, steps=steps)
+
+
+# the contrast of every text in an element with what lies behind it, by WCAG 2.2; alpha is blended
+CONTRAST = """(root) => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+  const over = (top, below) => {
+    const a = top[3] ?? 1;
+    return [0, 1, 2].map((i) => top[i] * a + below[i] * (1 - a));
+  };
+  const light = (colour) => {
+    const [r, g, b] = colour.map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    const layers = [];
+    for (let n = node; n; n = n.parentElement) layers.push(parse(getComputedStyle(n).backgroundColor));
+    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+  };
+  const found = [];
+  for (const node of root.querySelectorAll('*')) {
+    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+    if (!(own || node.value) || node.disabled || node.offsetParent === null || node.type === 'range') continue;
+    const back = behind(node);
+    const [a, b] = [light(over(parse(getComputedStyle(node).color), back)), light(back)];
+    found.push([(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.textContent.slice(0, 40)]);
+  }
+  return found.sort((x, y) => x[0] - y[0])[0];
+}"""
+
+
+def test_grows_is_steered_and_looks_well(open_notebook):
+    notebook = open_notebook([begin()])
     notebook.run(0)
+    panel = notebook.panel
+    panel.wait_for(timeout=20_000)
+    notebook.wait_for_text("step 4[0-9][0-9] / 600")
+    panel.get_by_role("button", name="Pause").click()
+    notebook.wait_for_text("❚❚ paused")
+    notebook.wait_for_kernel("run.status", "'paused'")
+    assert "<b>it</b>" in panel.inner_text(), "a sample's markup is text"
+    assert not notebook.face.is_visible(), "the living panel hides the static face"
+
+    slider = panel.get_by_role("slider", name="learning-rate factor")
+    slider.focus()
+    slider.press("ArrowLeft")
+    notebook.wait_for_kernel("run.lr_factor", "0.95")
+    field = panel.get_by_role("textbox", name="learning-rate factor, typed")
+    field.fill("0.5")
+    field.press("Enter")
+    notebook.wait_for_kernel("run.lr_factor", "0.5")
+
+    chart = panel.get_by_role("img", name="Loss in nats")
+    chart.focus()
+    for key in ("Home", "ArrowRight", "End"):
+        chart.press(key)
+    assert "smoothed" in str(chart.get_attribute("aria-label"))
+    chart.evaluate("(node) => node.blur()")
+    panel.get_by_text("values as a table").click()
+    assert panel.locator("tbody tr").count() >= 8
+    panel.get_by_text("values as a table").click()
+
+    for dark in (False, True):
+        notebook.theme(dark=dark)
+        name = "dark" if dark else "light"
+        notebook.shot(f"train-{name}", panel)
+        least, text = panel.evaluate(CONTRAST)
+        assert least >= 4.5, f"{name}: {text!r} has a contrast of {least:.2f}"
+
+    panel.get_by_role("button", name="Resume").click()
+    notebook.wait_for_text("● running|✓ done")
+    panel.get_by_role("button", name="Checkpoint").click()
+    notebook.wait_for_kernel("'checkpoint' in run.commands", "True")
+    panel.get_by_role("button", name="Stop").click()
+    notebook.wait_for_text("■ stopped")
+    assert not panel.get_by_role("button", name="Stop").is_visible()
+    assert panel.get_by_role("button", name="Resume").is_enabled()
+    # the watcher has nothing left to watch
+    notebook.wait_for_kernel("registry.live('train')[0]._watcher.is_alive()", "False")
+
+
+def test_a_reload_catches_up_and_a_view_more_too(open_notebook):
+    notebook = open_notebook([begin(pace=60, steps=100_000)])
+    notebook.run(0)
+    notebook.wait_for_text("step [1-9][0-9]+ ")
+    notebook.save()
+    notebook.reload()
+    notebook.panel.wait_for(timeout=30_000)
+    step = int(notebook.kernel("run.step"))
+    notebook.wait_for_kernel(f"run.step > {step + 30}", "True")
+    shown = "(least) => Number(/step ([0-9]+)/.exec(document.querySelector('.nbllm').textContent)[1]) > least"
+    notebook.page.wait_for_function(shown, arg=step + 30)
+    notebook.panel.get_by_text("values as a table").click()
+    first = notebook.panel.locator("tbody tr").first.inner_text().split()
+    assert first[0] in ("1", "50"), "the curve begins where the run began"
+    notebook.command("notebook:create-output-view")
+    views = (
+        "() => [...document.querySelectorAll('.nbllm:not(.nbllm-face)')]"
+        ".filter((node) => /step [1-9]/.test(node.textContent)).length === 2"
+    )
+    notebook.page.wait_for_function(views)
+    notebook.shot("train-two-views")
+
+
+def test_fifty_times_one_cell_gives_one_live_panel(open_notebook):
+    # another name each time, as a cell that starts a run without --name does
+    notebook = open_notebook([begin(name="x", pace=20).replace("'x'", "f'run-{__import__(\"time\").time_ns()}'")])
+    for _ in range(50):
+        notebook.run(0)
     notebook.panel.wait_for(timeout=20_000)
-    notebook.page.wait_for_function("() => /step 4[0-9][0-9]/.test(document.querySelector('.nbllm').textContent)")
-    notebook.panel.get_by_role("button", name="Pause").click()
-    notebook.page.wait_for_function("() => document.querySelector('.nbllm').textContent.includes('paused')")
-    notebook.shot("train-light", notebook.panel)
+    assert notebook.panel.count() == 1
+    assert notebook.kernel("len(registry.live('train'))") == "1"
+    widgets = "sum(type(w).__name__ == 'TrainPanel' for w in __import__('ipywidgets').Widget._instances.values())"
+    assert notebook.kernel(widgets.replace("Widget._instances", "widgets.widget._instances")) == "1"
+    threads = "sum(t.name.startswith('nbllm-panel') for t in __import__('threading').enumerate())"
+    notebook.wait_for_kernel(threads, "1")
+
+
+def test_the_saved_notebook_is_small_and_shows_the_end_without_a_kernel(open_notebook, lab):
+    cells = [begin(name=f"run-{index}", pace=2000, steps=3000) for index in range(3)]
+    notebook = open_notebook([*cells, "import time\nwhile run.status == 'running': time.sleep(0.05)"])
+    before = (lab.folder / notebook.name).stat().st_size
+    for index in range(4):
+        notebook.run(index)
+    notebook.wait_for_text("✓ done")
+    saved = notebook.save()
+    after = (lab.folder / notebook.name).stat().st_size
+    assert after - before < 300_000
+    outputs = saved["cells"][2]["outputs"]
+    assert [sorted(output["data"]) for output in outputs] == [
+        ["application/vnd.jupyter.widget-view+json"],
+        ["text/html", "text/plain"],
+    ]
+    assert "run-2: done, step 3,000 / 3,000" in "".join(outputs[1]["data"]["text/plain"])
+    assert "<svg" in "".join(outputs[1]["data"]["text/html"])
+    state = saved["metadata"].get("widgets", {})
+    assert len(json.dumps(state)) < 150_000
+
+    # without the kernel the static face stands where the panel was, and nothing else
+    notebook.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
+    notebook.page.goto(notebook.page.url.split("?")[0])
+    notebook.face.first.wait_for(timeout=30_000)
+    notebook.page.wait_for_timeout(1500)
+    assert notebook.face.count() == 3
+    assert "Error displaying widget" not in notebook.page.locator(".jp-Notebook").inner_text()
+    notebook.shot("static-light", notebook.face.first)
     notebook.theme(dark=True)
-    notebook.shot("train-dark", notebook.panel)
-    notebook.shot("train-page-dark")
+    notebook.shot("static-dark", notebook.face.first)
+    least, text = notebook.face.first.evaluate(CONTRAST)
+    assert least >= 4.5, f"{text!r} has a contrast of {least:.2f}"
+
+
+def test_a_kernel_restart_is_noticed_and_errors_show(open_notebook):
+    hostile = '"><img src=x onerror="document.title = \'owned\'">'
+    notebook = open_notebook(
+        [begin(name=hostile, pace=60, steps=100_000), "run.fail_next = RuntimeError('<i>no</i> disk')"]
+    )
+    notebook.run(0)
+    notebook.wait_for_text("step [1-9]")
+    notebook.run(1)
+    notebook.panel.get_by_role("button", name="Checkpoint").click()
+    notebook.wait_for_text("RuntimeError: <i>no</i> disk")
+    notebook.panel.get_by_role("button", name="Checkpoint").click()
+    notebook.wait_for_kernel("run.commands", "['checkpoint']")
+    notebook.page.wait_for_function("() => document.querySelector('.nbllm .nbllm-error').hidden")
+    notebook.restart_kernel()
+    notebook.wait_for_text("No word from the kernel")
+    assert hostile in notebook.panel.inner_text()
+    assert notebook.page.locator(".nbllm img, .nbllm i").count() == 0
+    assert "owned" not in notebook.page.title()
+
+
+def test_columns_stack_when_narrow(open_notebook):
+    notebook = open_notebook([begin(pace=400)], width=700)
+    notebook.run(0)
+    notebook.wait_for_text("✓ done")
+    notebook.command("application:toggle-left-area")
+    notebook.page.wait_for_timeout(500)
+    box = notebook.panel.bounding_box()
+    assert box["x"] + box["width"] <= 700
+    overflow = notebook.panel.evaluate("(root) => root.scrollWidth - root.clientWidth")
+    assert overflow <= 0, "nothing is cut"
+    notebook.shot("train-narrow", notebook.panel)
