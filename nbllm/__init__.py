@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nbllm.errors import NbllmError
 
 if TYPE_CHECKING:
-    from nbllm.session import Session
+    from nbllm.sessions import Session
 
 __version__ = "0.1.0.dev0"
 __all__ = ["NbllmError", "Session", "__version__", "load_ipython_extension", "session", "unload_ipython_extension"]
@@ -23,7 +23,7 @@ def session(name: str | None = None) -> Session:
     Returns:
         The one `Session` object of that name in this process.
     """
-    from nbllm.session import current_session
+    from nbllm.sessions import current_session
 
     return current_session(name)
 
@@ -44,7 +44,7 @@ def unload_ipython_extension(ipython: Any) -> None:
 
 def __getattr__(name: str) -> Any:
     if name == "Session":
-        from nbllm.session import Session
+        from nbllm.sessions import Session
 
         return Session
     raise AttributeError(f"module 'nbllm' has no attribute {name!r}")

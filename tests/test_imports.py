@@ -25,14 +25,14 @@ ALLOWED = {
     "evaluate": {"errors", "store", "model", "tokenizer", "adapters", "shards"},
     "export": {"errors", "store", "model", "tokenizer", "adapters"},
     "train": {"errors", "store", "shards", "model", "adapters", "tokenizer", "sample", "evaluate"},
-    "session": {
+    "sessions": {
         "errors", "store", "corpus", "tokenizer", "shards", "model", "adapters", "sample", "evaluate", "export",
         "train",
     },
     # completion looks names up in the tables of presets, recipes and stages
-    "commands": {"errors", "store", "session", "model.presets", "corpus.recipe", "corpus.stages"},
-    "panels": {"errors", "session", "sample.parameters"},
-    "magics": {"errors", "session", "commands", "panels", "train"},
+    "commands": {"errors", "store", "sessions", "model.presets", "corpus.recipe", "corpus.stages"},
+    "panels": {"errors", "sessions", "sample.parameters"},
+    "magics": {"errors", "sessions", "commands", "panels", "train"},
     "__main__": {"errors", "commands"},
 }  # fmt: skip
 
@@ -81,5 +81,5 @@ def test_import_loads_nothing_heavy(code: str) -> None:
 
 
 def test_the_training_worker_loads_neither_session_nor_jupyter() -> None:
-    modules = loaded("import nbllm.train.worker, sys; assert 'nbllm.session' not in sys.modules")
+    modules = loaded("import nbllm.train.worker, sys; assert 'nbllm.sessions' not in sys.modules")
     assert not {"IPython", "ipywidgets", "anywidget", "traitlets"} & modules

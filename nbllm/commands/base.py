@@ -15,7 +15,7 @@ from nbllm.commands.options import Arguments, Option, parse
 from nbllm.errors import UsageError
 
 if TYPE_CHECKING:
-    from nbllm.session import Session
+    from nbllm.sessions import Session
 
 OUT = Option(name="--out", help="bind the result to this variable of the notebook")
 

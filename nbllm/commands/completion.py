@@ -16,7 +16,7 @@ from nbllm.commands.options import Option
 from nbllm.store import KINDS
 
 if TYPE_CHECKING:
-    from nbllm.session import Session
+    from nbllm.sessions import Session
 
 _MAGIC = re.compile(r"^\s*(?:\w+\s*=\s*)?%{1,2}(llm_\w+)(\s.*)?$", re.DOTALL)
 

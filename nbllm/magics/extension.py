@@ -46,7 +46,7 @@ class Extension:
     def greet(self) -> None:
         """Says in one line where the reader is and where to start."""
         import nbllm
-        from nbllm.session.card import device_line
+        from nbllm.sessions.card import device_line
         from nbllm.train import live_runs
 
         session = nbllm.session()

@@ -57,8 +57,7 @@ class Tokenizer:
         reused: bool = False,
     ) -> None:
         self._definition = definition
-        self._backend = _read(definition, name)
-        self._backend.encode_special_tokens = True  # special tokens typed in text stay text
+        self._special_backend = _read(definition, name)
         self.config: dict[str, Any] = {
             key: _plain(value) if key.endswith("_token") else value for key, value in config.items()
         }
@@ -68,17 +67,17 @@ class Tokenizer:
         self.reused = reused
         self.hash = hashlib.sha256(definition.encode()).hexdigest()
         """SHA-256 of the tokenizer.json, as hex."""
-        self.vocab_size: int = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.vocab_size: int = max(self._special_backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         """One more than the largest id, special tokens included: the rows that an embedding needs."""
         roles = {role: self._role(role) for role in ROLES}
         self.bos_id, self.eos_id, self.pad_id = roles["bos"], roles["eos"], roles["pad"]
-        added = self._backend.get_added_tokens_decoder()
+        added = self._special_backend.get_added_tokens_decoder()
         self.special_tokens: dict[str, int] = {
-            token.content: id
-            for id, token in sorted(added.items())
-            if token.special or id in (found for found in roles.values() if found is not None)
+            token.content: id for id, token in sorted(added.items()) if token.special or id in roles.values()
         }
         """Special tokens with their ids."""
+        self._backend = _read(_with_special(definition, self.special_tokens), name)
+        self._backend.encode_special_tokens = True  # special tokens typed in text stay text
         self._special_ids = frozenset(self.special_tokens.values())
 
     @classmethod
@@ -249,10 +248,6 @@ class Tokenizer:
                 table[id] = token.replace("▁", " ").encode()
         return table
 
-    @cached_property
-    def _special_backend(self) -> tokenizers.Tokenizer:
-        return _read(self._definition, self.name)
-
     # Looking into it
 
     def inspect(self, text: str, *, allow_special: bool = False) -> TokenStrip:
@@ -309,7 +304,7 @@ class Tokenizer:
 
     def _role(self, role: str) -> int | None:
         token = self.config.get(f"{role}_token")
-        return self._backend.token_to_id(token) if isinstance(token, str) else None
+        return self._special_backend.token_to_id(token) if isinstance(token, str) else None
 
     def _bos(self) -> int:
         if self.bos_id is None:
@@ -329,6 +324,17 @@ def _read(definition: str, name: str) -> tokenizers.Tokenizer:
     backend.no_padding()
     backend.no_truncation()
     return backend
+
+
+def _with_special(definition: str, special: Mapping[str, int]) -> str:
+    """The definition with these added tokens marked as special; some files leave that out for their end of text."""
+    content = json.loads(definition)
+    unmarked = [token for token in content["added_tokens"] if token["content"] in special and not token["special"]]
+    if not unmarked:
+        return definition
+    for token in unmarked:
+        token["special"] = True
+    return json.dumps(content, ensure_ascii=False)
 
 
 def _plain(token: Any) -> Any:

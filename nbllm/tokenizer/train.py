@@ -25,6 +25,7 @@ END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
 _MIN_FREQUENCY = 2  # a pair seen once teaches nothing
 _LONGEST_BYTES = 32  # table borders of dashes would else fill a small vocabulary; costs 0.2 % more tokens on prose
+_LONG_PIECE = "(?m:.{1,1024})"  # training (not encoding) takes time by the square of a piece's length; m: . is any
 _MB = 1_000_000
 
 
@@ -157,16 +158,14 @@ def _train(
     backend = tokenizers.Tokenizer(models.BPE())
     cut = expression(config.pattern, config.digits)
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False, trim_offsets=False)
-    if cut is None:
-        backend.pre_tokenizer = byte_level
-    else:
-        split = pre_tokenizers.Split(tokenizers.Regex(cut), behavior="isolated")
-        backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    split = [] if cut is None else [pre_tokenizers.Split(tokenizers.Regex(cut), behavior="isolated")]
+    cap = pre_tokenizers.Split(tokenizers.Regex(_LONG_PIECE), behavior="isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*split, cap, byte_level])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=_MIN_FREQUENCY,
-        max_token_length=_LONGEST_BYTES,
+        max_token_length=_LONGEST_BYTES + 1,  # the library stops one short of it
         special_tokens=config.special_tokens,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -190,6 +189,7 @@ def _train(
                 yield text
 
     backend.train_from_iterator(counted(), trainer)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*split, byte_level])
     if failure is not None:
         raise failure
     if not count:

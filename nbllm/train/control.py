@@ -5,18 +5,17 @@ first, every command that wasn't acknowledged yet, so that two in quick successi
 steps and answers with `acknowledged.json`. Writers (notebook, panel, terminal) take turns by a lock; each file is
 replaced as a whole. Knows nothing of processes.
 
-    {"sequence": 5, "command": "checkpoint", "lr_factor": 0.5, "paused": false,
+    {"sequence": 6, "command": "checkpoint", "lr_factor": 0.5, "paused_before": true,
      "commands": [{"sequence": 4, "command": "resume"}, {"sequence": 5, "command": "checkpoint"}]}
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from nbllm.errors import RunError, UsageError
 from nbllm.store import read_json, write_json
@@ -40,14 +39,22 @@ class Control:
     """The last command; None before the first one."""
     lr_factor: float = 1.0
     """What the scheduled learning rate is multiplied by."""
-    paused: bool = False
-    """Whether the last of all pauses and resumes was a pause."""
     commands: tuple[tuple[int, Command], ...] = ()
     """Sequence number and command of the requests that weren't acknowledged when the last one was written."""
+    paused_before: bool = False
+    """Whether the run was to be paused before the first of `commands`."""
 
     def after(self, sequence: int) -> tuple[tuple[int, Command], ...]:
         """The commands with a higher sequence number than that, oldest first."""
         return tuple((number, command) for number, command in self.commands if number > sequence)
+
+    def paused_at(self, sequence: int) -> bool:
+        """Whether a run that has followed the commands up to that sequence number is paused."""
+        paused = self.paused_before
+        for number, command in self.commands:
+            if number <= sequence and command in ("pause", "resume"):
+                paused = command == "pause"
+        return paused
 
 
 def read_control(folder: Path) -> Control:
@@ -60,17 +67,19 @@ def read_control(folder: Path) -> Control:
         sequence=int(value["sequence"]),
         command=value.get("command"),
         lr_factor=float(value.get("lr_factor", 1.0)),
-        paused=bool(value.get("paused", False)),
         commands=tuple((int(item["sequence"]), item["command"]) for item in value.get("commands", ())),
+        paused_before=bool(value.get("paused_before", False)),
     )
 
 
 def send(folder: Path, command: Command) -> int:
     """Asks for a command; returns the sequence number that its acknowledgement will carry at least."""
     with _turn(folder):
-        control = read_control(folder)
-        paused = command == "pause" or (control.paused and command == "checkpoint")
-        return _write(folder, control, command=command, paused=paused, lr_factor=control.lr_factor)
+        control = _without_done(folder)
+        sequence = control.sequence + 1
+        commands = (*control.commands, (sequence, command))
+        _replace(folder, replace(control, sequence=sequence, command=command, commands=commands))
+        return sequence
 
 
 def send_lr_factor(folder: Path, factor: float) -> int:
@@ -79,15 +88,12 @@ def send_lr_factor(folder: Path, factor: float) -> int:
     Raises:
         UsageError: the factor isn't a number from 0 to 10.
     """
-    if not 0 <= factor <= _LARGEST_FACTOR or math.isnan(factor):
+    if not 0 <= factor <= _LARGEST_FACTOR:
         raise UsageError(f"A learning-rate factor is from 0 to {_LARGEST_FACTOR:g}", received=factor)
     with _turn(folder):
-        control = read_control(folder)
-        # A request always carries a command; repeating the state that the run is in changes only the factor.
-        command: Command = "pause" if control.paused else "resume"
-        if control.command == "stop":
-            command = "stop"
-        return _write(folder, control, command=command, paused=control.paused, lr_factor=float(factor))
+        control = _without_done(folder)
+        _replace(folder, replace(control, sequence=control.sequence + 1, lr_factor=float(factor)))
+        return control.sequence + 1
 
 
 def settle(folder: Path) -> None:
@@ -114,25 +120,15 @@ def acknowledge(folder: Path, sequence: int) -> None:
     write_json(folder / ACKNOWLEDGED, {"sequence": sequence})
 
 
-def _write(folder: Path, control: Control, *, command: Command, paused: bool, lr_factor: float) -> int:
-    sequence = control.sequence + 1
-    waiting = (*control.after(acknowledged(folder)), (sequence, command))
-    _replace(
-        folder,
-        Control(sequence=sequence, command=command, lr_factor=lr_factor, paused=paused, commands=waiting),
-    )
-    return sequence
+def _without_done(folder: Path) -> Control:
+    """What was asked, without the commands that have been acknowledged."""
+    control, done = read_control(folder), acknowledged(folder)
+    return replace(control, commands=control.after(done), paused_before=control.paused_at(done))
 
 
 def _replace(folder: Path, control: Control) -> None:
-    value: dict[str, Any] = {
-        "sequence": control.sequence,
-        "command": control.command,
-        "lr_factor": control.lr_factor,
-        "paused": control.paused,
-        "commands": [{"sequence": number, "command": command} for number, command in control.commands],
-    }
-    write_json(folder / CONTROL, value)
+    commands = [{"sequence": number, "command": command} for number, command in control.commands]
+    write_json(folder / CONTROL, {**asdict(control), "commands": commands})
 
 
 @contextmanager

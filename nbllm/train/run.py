@@ -97,14 +97,10 @@ class Run:
                 return "died"
         if state.phase in ("done", "stopped", "failed"):
             return state.phase
-        asked = control.read_control(self.folder)
-        if asked.sequence <= control.acknowledged(self.folder):  # the supervisor may not have seen it yet
-            if asked.paused:
-                return "paused"
-            return "starting" if state.phase == "starting" else "running"
-        if state.phase in ("starting", "paused"):
-            return state.phase
-        return "running"
+        # Asked of the files, since the supervisor may not have looked yet.
+        if control.read_control(self.folder).paused_at(control.acknowledged(self.folder)):
+            return "paused"
+        return "starting" if state.phase == "starting" else "running"
 
     @property
     def alive(self) -> bool:

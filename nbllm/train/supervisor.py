@@ -186,8 +186,8 @@ class Supervisor:
         if "stop" in wanted and self._stop_since is None:
             self._stop_since = time.monotonic()
             self._save(phase="stopping")
-        if self.state.phase in ("running", "paused") and asked.sequence <= done:
-            phase: Phase = "paused" if asked.paused else "running"
+        if self.state.phase in ("running", "paused"):
+            phase: Phase = "paused" if asked.paused_at(done) else "running"
             if phase != self.state.phase:
                 self._save(phase=phase)
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nbllm import adapters
-from nbllm.errors import RunError
+from nbllm.errors import DataError, RunError
 from nbllm.shards import GlobalBatch, Loader, Shards
 from nbllm.store import read_json, write_json
 from nbllm.train import checkpoint as disk
@@ -288,6 +288,28 @@ class Trainer:
         fields = {"eval_loss": result.loss, "bits_per_byte": result.bits_per_byte}
         self._write("eval", step=progress.step, **fields)
         self._track({f"eval/{name}": value for name, value in fields.items() if value is not None})
+        if self.rank == 0:
+            self._sample()
+
+    def _sample(self) -> None:
+        """Shows how the model goes on from the beginning of a held-out document; the same random numbers each time."""
+        from nbllm.sample import SamplingParameters, generate
+
+        stream = self.shards.held_out
+        length = min(_SAMPLE_PROMPT_TOKENS, self.config.seq_len // 2)
+        prompt = [int(token) for token in stream.tokens[: min(length, int(stream.boundaries[1]) - 1)]]
+        parameters = SamplingParameters(max_new_tokens=min(_SAMPLE_TOKENS, self.config.seq_len - length))
+        training = self.bare.training
+        self.bare.eval()
+        try:
+            made = generate(self.bare, self.tokenizer, prompt, parameters)
+        except DataError:  # logits that aren't numbers: the step's own line says so
+            return
+        finally:
+            self.bare.train(training)
+        if made.stop_reason == "interrupted":
+            raise KeyboardInterrupt
+        self._write("sample", step=self.progress.step, prompt=self.tokenizer.decode(prompt), text=made.text)
 
     def save(self) -> None:
         """Writes a checkpoint; a collective call. Whoever is killed in it leaves the one before as the newest."""

@@ -95,7 +95,7 @@ def test_help_lists_every_magic(shell: InteractiveShell, capsys: pytest.CaptureF
         ("%llm_clean", "builtin:pydocs"),
         ("%llm_clean $missing", "No variable is named 'missing'"),
         ("%llm_clean missing-file.txt", "missing-file.txt"),
-        (r"%llm_clean C:\data\x.txt", r"C:\data\x.txt"),
+        (r"%llm_clean C:\data\x.txt", "x.txt"),
         ("%%llm_clean $texts\nnormalize\ndedpu exact", "line 2"),
         ("%llm_session use nothing", "nothing"),
         ("%llm_session rmm x", "Did you mean rm?"),

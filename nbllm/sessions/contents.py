@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nbllm.errors import NotFoundError, StoreError, did_you_mean
-from nbllm.session.models import ModelReference
-from nbllm.session.pointers import POINTERS
+from nbllm.sessions.models import ModelReference
+from nbllm.sessions.pointers import POINTERS
 from nbllm.store import Manifest
 
 if TYPE_CHECKING:
-    from nbllm.session.core import Session
+    from nbllm.sessions.core import Session
 
 
 def use(session: Session, name: str) -> Manifest:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nbllm.store import Manifest
 
 if TYPE_CHECKING:
-    from nbllm.session.core import Session
+    from nbllm.sessions.core import Session
 
 
 def ancestors(session: Session, manifest: Manifest) -> list[Manifest]:

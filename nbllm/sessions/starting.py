@@ -11,7 +11,7 @@ from nbllm.store import Parent, write_json
 
 if TYPE_CHECKING:
     from nbllm.corpus import Corpus
-    from nbllm.session.core import Session
+    from nbllm.sessions.core import Session
     from nbllm.shards import Shards
     from nbllm.tokenizer import Tokenizer
     from nbllm.train import Run, TrainConfig

@@ -10,8 +10,8 @@ import pytest
 
 import nbllm
 from nbllm.errors import NotFoundError, StoreError, UsageError
-from nbllm.session import Session
-from nbllm.session.lineage import stale_because
+from nbllm.sessions import Session
+from nbllm.sessions.lineage import stale_because
 from nbllm.store import Store
 
 
@@ -60,7 +60,7 @@ def test_found_again_by_another_process(session: Session) -> None:
     session.train_tokenizer(vocab_size=300)
     session.sampling = {"temperature": 0.3, "stop": ("x",)}
     code = (
-        "from nbllm.session import Session; from nbllm.store import Store; "
+        "from nbllm.sessions import Session; from nbllm.store import Store; "
         f"s = Session(Store({str(session.store.root)!r}), 'test'); "
         "print(s.corpus.name, s.tokenizer.name, s.sampling.temperature, s.sampling.stop)"
     )
@@ -152,3 +152,9 @@ def test_without_inputs_errors_name_the_command(session: Session) -> None:
     ):
         with pytest.raises(NotFoundError, match=command):
             act()
+
+
+def test_session_stays_callable_whatever_is_imported() -> None:
+    import nbllm.sessions.core  # a module named like the function would take its place
+
+    assert nbllm.session() is nbllm.session("default")

@@ -1,6 +1,6 @@
 """The shared state of a notebook: which corpus, tokenizer, model, run, adapter and sampling settings are current."""
 
-from nbllm.session.core import Session, current_session
-from nbllm.session.models import ModelReference
+from nbllm.sessions.core import Session, current_session
+from nbllm.sessions.models import ModelReference
 
 __all__ = ["ModelReference", "Session", "current_session"]

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import DataError, NotFoundError, UsageError, did_you_mean
-from nbllm.session.models import ModelReference
-from nbllm.session.pointers import Pointers
-from nbllm.session.starting import new_config, new_shards, recordable, start_run
+from nbllm.sessions.models import ModelReference
+from nbllm.sessions.pointers import Pointers
+from nbllm.sessions.starting import new_config, new_shards, recordable, start_run
 from nbllm.store import Manifest, Store, check_name
 
 if TYPE_CHECKING:
     from nbllm.corpus import Corpus
     from nbllm.evaluate import EvalResult
     from nbllm.sample import Generation, SamplingParameters
-    from nbllm.session.card import SessionCard
+    from nbllm.sessions.card import SessionCard
     from nbllm.tokenizer import Tokenizer
     from nbllm.train import Run
 
@@ -439,13 +439,13 @@ class Session(Pointers):
 
     def card(self) -> SessionCard:
         """What is current, with its lineage, disk use and live runs; shows itself in a notebook."""
-        from nbllm.session.card import SessionCard
+        from nbllm.sessions.card import SessionCard
 
         return SessionCard.of(self)
 
     def use(self, name: str) -> Manifest:
         """Makes a stored corpus, tokenizer, run or adapter of that name current; of several kinds, each of them."""
-        from nbllm.session.contents import use
+        from nbllm.sessions.contents import use
 
         return use(self, name)
 
@@ -455,13 +455,13 @@ class Session(Pointers):
         Returns:
             What was removed.
         """
-        from nbllm.session.contents import remove
+        from nbllm.sessions.contents import remove
 
         return remove(self, names, yes=yes)
 
     def script(self) -> str:
         """The Python script that rebuilds what is current from its sources."""
-        from nbllm.session.lineage import script
+        from nbllm.sessions.lineage import script
 
         return script(self)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nbllm.session.lineage import stale_because
+from nbllm.sessions.lineage import stale_because
 from nbllm.store import Manifest
 
 if TYPE_CHECKING:
-    from nbllm.session.core import Session
+    from nbllm.sessions.core import Session
 
 
 @dataclass(frozen=True, kw_only=True)

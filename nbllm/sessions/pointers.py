@@ -16,7 +16,7 @@ from traitlets import HasTraits, TraitError, observe, validate
 from traitlets import default as dynamic_default
 
 from nbllm.errors import NotFoundError
-from nbllm.session.models import ModelReference, Models
+from nbllm.sessions.models import ModelReference, Models
 from nbllm.store import Store, check_name, read_json, write_json
 
 if TYPE_CHECKING:

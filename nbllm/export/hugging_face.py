@@ -1,0 +1,112 @@
+"""An ordinary transformers folder: weights as safetensors, config, tokenizer; checked by loading it with transformers.
+
+A folder that is one already is copied, so that its weights keep their dtype and bits; what only serves a resume (the
+optimizer's state, our record of the checkpoint) stays behind. Anything else is loaded and saved.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbllm.errors import RunError
+from nbllm.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_COPIED = (
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "LICENSE*",
+)
+_PROBE = "The first token decides: 1 + 1 = 2, naïve, 안녕.\n    return next(self)"
+_PROBE_TOKENS = 32
+_ROUNDING = 1e-4
+
+
+def write(source: str | Path, folder: Path, *, adapter: str | Path | None = None) -> None:
+    """Writes the model of `source`, merged with an adapter, into a new folder, and checks it.
+
+    Raises:
+        RunError: transformers doesn't load it, or it doesn't predict the same next tokens.
+    """
+    from nbllm.model import adapter_base, is_adapter_folder, load
+
+    path = Path(source).expanduser()
+    if adapter is None and is_adapter_folder(path):
+        source, adapter = adapter_base(path), path
+        path = Path(source).expanduser()
+    tokenizer = _tokenizer(adapter, source)
+    model = load(source, adapter=adapter)
+    ids = _probe(tokenizer, model.config.get_text_config())
+    wanted = _logits(model, ids)
+    if adapter is not None:
+        from nbllm.adapters import merge
+
+        del model
+        merge(source, adapter, folder)
+    elif (path / "config.json").is_file() and any(path.glob("model*.safetensors")):
+        del model
+        folder.mkdir(parents=True)
+        for pattern in _COPIED:
+            for file in path.glob(pattern):
+                shutil.copyfile(file, folder / file.name)
+    else:
+        model.save_pretrained(folder)
+        del model
+    tokenizer.save(folder)
+    _check(folder, tokenizer, ids, wanted)
+
+
+def _tokenizer(adapter: str | Path | None, source: str | Path) -> Tokenizer:
+    """The adapter's own tokenizer where it has one, else the model's."""
+    from nbllm.store import Store
+    from nbllm.tokenizer import load
+
+    if adapter is not None and (Path(adapter) / "tokenizer.json").is_file():
+        return Tokenizer.from_folder(adapter)
+    path = Path(source).expanduser()
+    return Tokenizer.from_folder(path) if path.is_dir() else load(Store.find(), str(source))
+
+
+def _probe(tokenizer: Tokenizer, config: Any) -> Tensor:
+    import torch
+
+    limit = min(getattr(config, "max_position_embeddings", None) or _PROBE_TOKENS, _PROBE_TOKENS)
+    return torch.tensor([tokenizer.encode(_PROBE)[:limit]])
+
+
+def _logits(model: Any, ids: Tensor) -> Tensor:
+    """Logits of the next token at each place. float32 [1, T, V]."""
+    import torch
+
+    with torch.no_grad():
+        found: Tensor = model(input_ids=ids, use_cache=False).logits.float()
+    return found
+
+
+def _check(folder: Path, tokenizer: Tokenizer, ids: Tensor, wanted: Tensor) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+        theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        encoded = theirs(_PROBE, add_special_tokens=False).input_ids
+    except Exception as error:  # whatever transformers raises
+        raise RunError(f"transformers doesn't load what was exported: {error}") from error
+    if encoded != tokenizer.encode(_PROBE):
+        raise RunError("transformers doesn't encode text as the exported model's tokenizer does")
+    found = _logits(model, ids)
+    # of two tokens that tie but for rounding, either will do
+    chosen = wanted.gather(-1, found.argmax(-1, keepdim=True))
+    same = chosen >= wanted.amax(-1, keepdim=True) - _ROUNDING * wanted.abs().amax()
+    if not bool(same.all()):
+        raise RunError(
+            f"The exported model predicts {int(same.sum())} of {same.numel()} next tokens as the original does",
+            next="Nothing was written",
+        )
