@@ -23,8 +23,8 @@ def test_the_file_is_as_documented(tmp_path):
         "sequence": 2,
         "command": "pause",
         "lr_factor": 0.5,
-        "paused": True,
-        "commands": [{"sequence": 1, "command": "pause"}, {"sequence": 2, "command": "pause"}],
+        "paused_before": False,
+        "commands": [{"sequence": 1, "command": "pause"}],
     }
 
 
@@ -36,17 +36,23 @@ def test_commands_between_two_looks_all_count(tmp_path):
     asked = control.read_control(tmp_path)
     assert asked.after(1) == ((2, "checkpoint"), (3, "resume"))
     assert asked.after(3) == ()
-    assert not asked.paused
+    assert [asked.paused_at(number) for number in (1, 2, 3)] == [True, True, False]
 
 
 def test_a_checkpoint_or_a_factor_does_not_end_a_pause(tmp_path):
     control.send(tmp_path, "pause")
-    control.send(tmp_path, "checkpoint")
-    control.send_lr_factor(tmp_path, 2)
-    assert control.read_control(tmp_path).paused
+    assert not control.read_control(tmp_path).paused_at(0)
+    control.acknowledge(tmp_path, 1)
+    for _ in range(2):
+        control.send(tmp_path, "checkpoint")
+        number = control.send_lr_factor(tmp_path, 2)
+        assert control.read_control(tmp_path).paused_at(control.acknowledged(tmp_path))
+        control.acknowledge(tmp_path, number)
+    assert control.read_control(tmp_path).paused_at(number)
     control.send(tmp_path, "stop")
     control.send_lr_factor(tmp_path, 1)
     assert control.read_control(tmp_path).command == "stop"
+    assert [command for _, command in control.read_control(tmp_path).commands] == ["stop"]
 
 
 @pytest.mark.parametrize("factor", [-0.1, 10.1, float("nan"), float("inf")])
@@ -62,7 +68,7 @@ def test_settling_keeps_the_factor_and_the_count(tmp_path):
     control.settle(tmp_path)
     asked = control.read_control(tmp_path)
     assert asked.after(control.acknowledged(tmp_path)) == ()
-    assert (asked.lr_factor, asked.paused, asked.sequence) == (0.25, False, 3)
+    assert (asked.lr_factor, asked.paused_at(9), asked.sequence) == (0.25, False, 3)
     assert control.send(tmp_path, "pause") == 4
 
 

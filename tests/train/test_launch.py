@@ -35,6 +35,7 @@ def test_one_process_on_a_cpu(tmp_path):
     ]
     assert one.environment["ACCELERATE_USE_CPU"] == "true"
     assert one.environment["OMP_NUM_THREADS"] == str(cores())
+    assert one.environment["OMP_WAIT_POLICY"] == "PASSIVE"
     assert one.environment["PATH"] == "/bin"
 
 
@@ -72,8 +73,13 @@ def test_threads_that_the_user_set_stay(tmp_path):
 
 def test_what_other_launchers_and_the_kernel_left_behind_goes():
     left = {
-        "RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1", "ACCELERATE_MIXED_PRECISION": "fp8",
-        "TORCHELASTIC_RUN_ID": "x", "FORCE_COLOR": "1", "MPLBACKEND": "module://ipykernel.pylab",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_PORT": "1",
+        "ACCELERATE_MIXED_PRECISION": "fp8",
+        "TORCHELASTIC_RUN_ID": "x",
+        "FORCE_COLOR": "1",
+        "MPLBACKEND": "module://ipykernel.pylab",
     }
     assert clean_environment({**left, "HOME": "/h", "NCCL_DEBUG": "INFO"}) == {"HOME": "/h", "NCCL_DEBUG": "INFO"}
 

@@ -288,7 +288,7 @@ def test_stale_commands_do_not_reach_the_next_generation(begin_run):
 
 
 def test_the_handle_imports_no_torch():
-    heavy = ("torch", "transformers", "pyarrow", "IPython", "ipywidgets", "nbllm.session")
+    heavy = ("torch", "transformers", "pyarrow", "IPython", "ipywidgets", "nbllm.sessions")
     script = f"import sys, nbllm.train.run, nbllm.train.supervisor; print([m for m in {heavy} if m in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
