@@ -122,6 +122,17 @@ def test_sentencepiece_like_decodes_and_streams(text: str) -> None:
         assert "".join(decoder.push(id) for id in ids) + decoder.flush() == tokenizer.decode(ids)
 
 
+def test_an_end_of_text_that_is_not_marked_special(trained: Tokenizer) -> None:
+    definition = trained.as_transformers().backend_tokenizer.to_str()
+    content = json.loads(definition)
+    for token in content["added_tokens"]:
+        token["special"] = False
+    other = Tokenizer(json.dumps(content), config=trained.config, name="unmarked")
+    assert other.special_tokens == trained.special_tokens
+    assert other.encode("a<|endoftext|>") == trained.encode("a<|endoftext|>")
+    assert other.encode("a<|endoftext|>", allow_special=True)[-1] == trained.eos_id
+
+
 def test_wordpiece_decodes_and_streams() -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "##s", "world", "."]
     backend = tokenizers.Tokenizer(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token="[UNK]"))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 
 from nbllm.errors import DataError, StoreError, UsageError
 from nbllm.store import Parent, Store
 from nbllm.tokenizer import default_vocab_size, load, train
+from nbllm.tokenizer.patterns import expression
 
 
 def test_defaults_by_size() -> None:
@@ -157,3 +161,25 @@ def test_progress_and_interrupt(store: Store, prose: list[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(store, prose[:5], vocab_size=301, name="u", progress=interrupted)
     assert store.names("tokenizer") == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pieces"),
+    [
+        ("gpt2", ["  ", " I", "'ll", " pay", " 12345", ".", "\n", "\n", "ThenIT", "'", "S", " done", "!?", " "]),
+        ("gpt4", ["  ", " I", "'ll", " pay", " ", "123", "45", ".\n\n", "ThenIT", "'S", " done", "!?", " "]),
+    ],
+)
+def test_patterns_cut_as_published(pattern: str, pieces: list[str]) -> None:
+    text = "   I'll pay 12345.\n\nThenIT'S done!? "
+    split = Split(Regex(expression(pattern)), "isolated")
+    assert [piece for piece, _ in split.pre_tokenize_str(text)] == pieces
+
+
+@pytest.mark.parametrize("pattern", ["gpt4", "none"])
+def test_one_endless_piece_trains_in_time(store: Store, pattern: str) -> None:
+    started = time.monotonic()
+    tokenizer = train(store, ["x" * 1_000_000 + "ab" * 200_000], vocab_size=300, pattern=pattern, name="t")
+    assert time.monotonic() - started < 20  # uncapped, this takes hours
+    assert b"x" * 32 in {tokenizer.token_bytes(id) for id in range(tokenizer.vocab_size)}
+    assert "1024" not in tokenizer.as_transformers().backend_tokenizer.to_str()  # the cap is for training alone
