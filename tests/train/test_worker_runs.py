@@ -101,6 +101,9 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_bit_for_bit(kit: Kit, monke
     assert losses(broken) == losses(whole)
     evaluations = [{event["step"]: event["eval_loss"] for event in events(f, "eval")} for f in (whole, broken)]
     assert evaluations[0] == evaluations[1]
+    samples = [{event["step"]: event["text"] for event in events(f, "sample")} for f in (whole, broken)]
+    assert samples[0] == samples[1]
+    assert list(samples[0]) == [2, 4, 6, 8, 10]
     weights = "model.safetensors" if name == "muon" else "adapter_model.safetensors"
     last = [disk.newest(folder).path / weights for folder in (whole, broken)]
     assert last[0].read_bytes() == last[1].read_bytes()
