@@ -287,6 +287,8 @@ class Run:
             what = f"Run {self.name} died without a word: its processes were killed or the machine restarted"
         else:
             what = f"Run {self.name} failed: {(state.error or 'for an unknown reason').rstrip('.')}"
+        if not checkpoints and status == "failed":
+            return RunError(what)  # the same configuration would fail again
         if not checkpoints:
             return RunError(
                 f"{what}. It has no checkpoint yet", next=f"Start over with %llm_train --resume {self.name}"
