@@ -66,7 +66,11 @@ COMMAND = Command(
             default="gpt4",
             choices=("gpt2", "gpt4", "llama3", "none"),
         ),
-        Option(name="--digits", help="how digits are cut", default="any", choices=("single", "triple", "any")),
+        Option(
+            name="--digits",
+            help="how digits are cut; by default the pattern's own way",
+            choices=("single", "triple", "any"),
+        ),
         Option(name="--held-out", help="fraction of documents to leave out", kind="number", default=0.05),
         Option(name="--name", help="the tokenizer's name; the corpus's by default"),
         Option(name="--overwrite", help="replace a tokenizer of that name", kind="flag"),

@@ -135,6 +135,9 @@ _SOFT = "color:var(--jp-ui-font-color2,#666);"
 _CELL = "text-align:left;padding:2px 16px 2px 0;border:0;"
 
 
+_SHOWN = {"documents": "documents", "bytes": "bytes", "vocab_size": "entries"}
+
+
 def device_line() -> str:
     """What trains and samples here, without loading torch where there is only a CPU."""
     if Path("/dev/nvidiactl").exists():
@@ -150,7 +153,8 @@ def device_line() -> str:
 def _row(session: Session, kind: str, manifest: Manifest | None, command: str) -> CardRow:
     if manifest is None:
         return CardRow(kind=kind, name="none yet", detail=f"make one with {command}")
-    detail = ", ".join(f"{_number(value)} {key.replace('_', ' ')}" for key, value in manifest.summary.items())
+    shown = [(_number(manifest.summary[key]), label) for key, label in _SHOWN.items() if key in manifest.summary]
+    detail = ", ".join(f"{value} {label}" for value, label in shown)
     parents = ", ".join(f"{parent.kind} {parent.name}" for parent in manifest.parents if parent.kind != "shards")
     if parents:
         detail = f"{detail}; from {parents}" if detail else f"from {parents}"

@@ -95,7 +95,7 @@ class Session(Pointers):
         vocab_size: int | None = None,
         special: Sequence[str] = (),
         pattern: str = "gpt4",
-        digits: str = "any",
+        digits: str | None = None,
         name: str | None = None,
         held_out: float = 0.05,
         overwrite: bool = False,
