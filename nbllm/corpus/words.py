@@ -20,7 +20,6 @@ _UNSPACED = (
     r"\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af"
 )
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_PARAGRAPH_END = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n)){2,}")
 UNSPACED = re.compile(f"[{_UNSPACED}]")
 """One character of a script without spaces between words."""
 
@@ -31,8 +30,16 @@ def lines(text: str) -> list[str]:
 
 
 def paragraphs(text: str) -> list[str]:
-    """The runs of lines between blank lines; none is blank itself."""
-    return [part for part in _PARAGRAPH_END.split(text) if part and not part.isspace()]
+    """The runs of lines between blank lines, their lines joined by \\n; none is blank itself."""
+    found: list[str] = []
+    held: list[str] = []
+    for line in [*lines(text), ""]:
+        if line and not line.isspace():
+            held.append(line)
+        elif held:
+            found.append("\n".join(held))
+            held = []
+    return found
 
 
 def words(text: str) -> list[str]:

@@ -22,7 +22,8 @@ from nbllm.corpus.words import lines
 from nbllm.errors import UsageError, did_you_mean
 
 _FENCED = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
-_NO_EVIDENCE = re.compile(r"`[^`\n]*`|https?://\S+|www\.\S+|\S+@\S+\.\w+|</?\w[^<>\n]{0,200}>", re.IGNORECASE)
+_CODE_OR_MARKUP = re.compile(r"`[^`\n]*`|</?\w[^<>\n]{0,200}>")
+_ADDRESS_INSIDE = re.compile(r"@|://|www\.", re.IGNORECASE)
 _SYMBOLS = re.compile(r"[{}\[\]();=<>_/\\|$#&*+@~^%]")
 _PROMPT = re.compile(r"\s*(?:>>>|\.\.\.(?=\s)|\$\s|In \[\d+\]:)")
 _CODE_SHARE = 0.15
@@ -110,8 +111,10 @@ def _pieces(text: str) -> Iterator[str]:
     """What is evidence in a text: paragraphs on one line, short ones joined, long ones cut."""
     held: list[str] = []
     size = 0
-    for line in lines(_NO_EVIDENCE.sub(" ", _FENCED.sub("\n", text))):
+    for line in lines(_CODE_OR_MARKUP.sub(" ", _FENCED.sub("\n", text))):
         bare = " ".join(line.split())
+        if _ADDRESS_INSIDE.search(bare):
+            bare = " ".join(run for run in bare.split(" ") if not _ADDRESS_INSIDE.search(run))
         if bare and not _is_code(line, bare):
             held.append(bare)
             size += len(bare)

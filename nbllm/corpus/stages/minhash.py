@@ -207,9 +207,11 @@ def _buckets(
     keys: Hashes, alive: NDArray[np.int64], priority: NDArray[np.int64]
 ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
     """Positions that share a key, at least two each, best first; buckets in the order of their best member."""
+    if not len(alive):
+        return
     order = alive[np.lexsort((priority[alive], keys[alive]))]
     sorted_keys = keys[order]
-    starts = np.flatnonzero(np.concatenate(([True], sorted_keys[1:] != sorted_keys[:-1]))) if len(order) else order
+    starts = np.flatnonzero(np.concatenate(([True], sorted_keys[1:] != sorted_keys[:-1])))
     ends = np.append(starts[1:], len(order))
     found = [order[start:end] for start, end in zip(starts, ends, strict=True) if end - start > 1]
     yield from sorted(found, key=lambda bucket: priority[bucket[0]])

@@ -18,8 +18,6 @@ from nbllm.errors import UsageError
 
 _FORMS = ("NFC", "NFKC", "NFD", "NFKD")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_LINE_TAIL = re.compile(r"[ \t]+(?=\n)")
-_EMPTY_HEAD = re.compile(r"\A(?:[ \t]*\n)+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,4 +41,5 @@ class Normalize(Stage):
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         form = cast(Literal["NFC", "NFKC", "NFD", "NFKD"], self.form)
         text = unicodedata.normalize(form, _CONTROL.sub("", text))
-        return _EMPTY_HEAD.sub("", _LINE_TAIL.sub("", text)).rstrip()
+        text = "\n".join([line.rstrip(" \t") for line in text.split("\n")])
+        return text.lstrip("\n").rstrip()

@@ -1,0 +1,193 @@
+"""Deduplication: which copy stays, what isn't a copy, and what goes to one side of the split."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nbllm.corpus import Corpus, clean, parse_stages
+from nbllm.corpus.documents import batches
+from nbllm.corpus.engine import run
+from nbllm.corpus.stages.minhash import shingle
+from nbllm.store import Store
+
+WORDS = [f"word{index}" for index in range(2000)]
+
+
+def cleaned(tmp_path: Path, texts: list[str], *stages: str, **options: Any) -> Corpus:
+    return clean(Store(tmp_path / ".nbllm"), texts=texts, stages=list(stages), **options)
+
+
+def prose(seed: int, words: int = 200) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=words))
+
+
+def changed(text: str, count: int, seed: int = 0) -> str:
+    """The same text with `count` words replaced at its end."""
+    words = text.split()
+    return " ".join(words[:-count] + [f"new{seed}x{index}" for index in range(count)])
+
+
+def jaccard(first: str, second: str, ngram: int = 5) -> float:
+    one, two = (
+        {tuple(text.lower().split()[i : i + ngram]) for i in range(len(text.split()) - ngram + 1)}
+        for text in (first, second)
+    )
+    return len(one & two) / len(one | two)
+
+
+def test_of_an_exact_pair_the_first_stays(tmp_path: Path) -> None:
+    corpus = cleaned(tmp_path, ["a", "b", "b ", "a\r\n", "c", "a  \n\n"], "dedup exact")
+    assert [(row["text"], row["id"]) for row in corpus] == [("a", "texts:1"), ("b", "texts:2"), ("c", "texts:5")]
+    example = corpus.dropped("dedup exact")[1]
+    assert (example.id, example.reason, example.scores) == ("texts:4", "exact copy", {"like": "texts:1"})
+
+
+def test_nfc_and_nfd_of_a_text_are_equal_and_marks_count(tmp_path: Path) -> None:
+    text = "がぎぐ café"
+    nfd = unicodedata.normalize("NFD", text)
+    bare = "かきく cafe"
+    assert len(cleaned(tmp_path, [text, nfd, bare], "dedup exact")) == 2
+    assert len(cleaned(tmp_path, [text, nfd, bare], "dedup minhash", name="m")) == 2
+
+
+def test_the_longest_near_duplicate_stays_then_the_first(tmp_path: Path) -> None:
+    short = prose(1)
+    long = f"{short} and one more"
+    twin = changed(short, 2)
+    other = prose(2)
+    corpus = cleaned(tmp_path, [short, other, long, twin], "dedup minhash")
+    assert list(corpus.texts()) == [other, long]
+    assert {example.scores["like"] for example in corpus.dropped("dedup minhash")} == {"texts:3"}
+    same = [prose(3), prose(3).upper()]
+    assert list(cleaned(tmp_path, same, "dedup minhash", name="same").texts()) == same[:1]
+
+
+def test_the_similarity_is_the_true_one(tmp_path: Path) -> None:
+    first = prose(1)
+    second = changed(first, 10)
+    corpus = cleaned(tmp_path, [first, second], "dedup minhash threshold=0.7")
+    scores = corpus.scores("dedup minhash")
+    expected = jaccard(first, second)
+    (measured,) = [value for value in scores["similarity"].to_pylist() if value is not None]
+    assert measured == pytest.approx(expected, abs=1e-12)
+    assert len(cleaned(tmp_path, [first, second], f"dedup minhash threshold={expected + 1e-6:.8f}", name="strict")) == 2
+
+
+def test_a_chain_does_not_merge_its_ends(tmp_path: Path) -> None:
+    """A~B and B~C, but A and C differ: A and C stay, and all three go to one side of the split."""
+    middle = prose(5, 300)
+    words = middle.split()
+    first = " ".join([f"the_first_{index}" for index in range(25)] + words[25:] + ["tail"] * 2)
+    last = " ".join([*words[:-25], *(f"lastly_{index:03d}_of_all" for index in range(25)), "z"])
+    assert jaccard(first, middle) > 0.8
+    assert jaccard(middle, last) > 0.8
+    assert jaccard(first, last) < 0.75
+    corpus = cleaned(tmp_path, [middle, last, first], "dedup minhash bands=40 rows=4")
+    assert list(corpus.texts()) == [last, first]
+    assert len(set(corpus.dataset["split_key"].to_pylist())) == 1
+
+
+def test_members_of_a_cluster_share_the_smallest_key(tmp_path: Path) -> None:
+    text, twin = prose(7), changed(prose(7), 2)
+    alone = cleaned(tmp_path, [text, twin])
+    keys = alone.dataset["split_key"].to_pylist()
+    assert keys[0] != keys[1]
+    assert cleaned(tmp_path, [text, twin], "dedup minhash", name="d").dataset["split_key"].to_pylist() == [min(keys)]
+
+
+@pytest.mark.parametrize("texts", [["a b", "a c", "a", "b", "x y z w", "x y z v"], ["漢字", "漢語", "かな", "がな"]])
+def test_texts_shorter_than_an_ngram_do_not_collapse(tmp_path: Path, texts: list[str]) -> None:
+    assert list(cleaned(tmp_path, texts, "dedup minhash").texts()) == texts
+    assert list(cleaned(tmp_path, [*texts, texts[0]], "dedup minhash", name="d").texts()) == texts
+
+
+def test_texts_without_words_stay(tmp_path: Path) -> None:
+    assert list(cleaned(tmp_path, ["---", "***", "!!!"], "dedup minhash").texts()) == ["---", "***", "!!!"]
+
+
+def test_chinese_is_compared_by_characters(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    text = "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(300))
+    assert len(shingle(text, 5)) == 296
+    near = text[:-5] + "新的结尾啊"
+    other = "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(300))
+    assert list(cleaned(tmp_path, [text, near, other], "dedup minhash").texts()) == [text, other]
+
+
+def test_what_is_found_is_what_theory_says() -> None:
+    """With 14 bands of 8 rows a pair of similarity s is a candidate with 1 - (1 - s**8)**14 (FineWeb's figures)."""
+    (stage,) = parse_stages(["dedup minhash"])
+    rng = np.random.default_rng(0)
+    shared, own = 400, 50
+    similarity = shared / (shared + 2 * own)  # 0.8
+    sets = []
+    for _ in range(300):
+        numbers = rng.integers(0, 2**63, shared + 2 * own, dtype=np.uint64)
+        sets += [
+            np.unique(numbers[: shared + own]),
+            np.unique(np.concatenate((numbers[:shared], numbers[shared + own :]))),
+        ]
+    keys = stage._band_keys(sets)  # type: ignore[attr-defined]
+    found = (keys[0::2] == keys[1::2]).any(axis=1).mean()
+    assert found == pytest.approx(1 - (1 - similarity**8) ** 14, abs=0.06)
+
+
+def test_a_large_bucket_of_copies(tmp_path: Path) -> None:
+    text = prose(9, 60)
+    texts = [changed(text, 1, seed) for seed in range(60)] + [prose(10, 60)]
+    corpus = cleaned(tmp_path, texts, "dedup minhash")
+    assert list(corpus.texts())[-1] == texts[-1]
+    assert len(corpus) == 2
+
+
+def test_nothing_depends_on_batches(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    texts = [prose(rng.randrange(40), 80) for _ in range(60)] + [changed(prose(seed, 80), 3) for seed in range(40)]
+    documents = [(f"{text}\n\nshared paragraph {index % 7}", f"d{index}", "s") for index, text in enumerate(texts)]
+    stages = parse_stages(["normalize", "dedup exact", "dedup minhash", "dedup paragraph", "length min=300"])
+    results = []
+    for size in (1, 7, 1000):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        tally = run(batches(documents, batch_documents=size), stages, folder)
+        import pyarrow as pa
+
+        tables = {
+            path.relative_to(folder): pa.ipc.open_file(path).read_all().to_pylist() for path in folder.rglob("*.arrow")
+        }
+        results.append((tables, tally.counts()))
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(
+    ("keep", "wanted"),
+    [
+        ("", ["one\n\nThe shared 1 text.", "two", "three\n\nend"]),
+        (" keep=none", ["one", "two", "three\n\nend"]),
+    ],
+)
+def test_a_paragraph_in_three_documents(tmp_path: Path, keep: str, wanted: list[str]) -> None:
+    texts = [
+        "one\n\nThe shared 1 text.",
+        "the SHARED 2 text\n\ntwo",
+        "three\r\n\r\nthe shared 3, text!\r\n \r\nend",
+        "The shared 4 text",
+        "---\n\none only",
+        "---\n\nstays",
+    ]
+    corpus = cleaned(tmp_path, texts, f"dedup paragraph{keep}")
+    assert list(corpus.texts()) == [*wanted, "---\n\none only", "---\n\nstays"]
+    (gone,) = corpus.dropped("dedup paragraph")
+    assert (gone.text, gone.reason) == ("The shared 4 text", "empty")
+
+
+def test_tables_are_not_kept_between_two_cleanings(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        corpus = cleaned(tmp_path, ["a b c", name], "dedup exact", "dedup minhash", "dedup paragraph", name=name)
+        assert len(corpus) == 2
