@@ -224,7 +224,7 @@ class LineChart {
     const { low, high } = this.options;
     const values = [];
     for (const { series } of this.layers) series.each((_, value) => Number.isFinite(value) && values.push(value));
-    if (!values.length) return [0, 1];
+    if (!values.length) return null;
     values.sort((a, b) => a - b);
     const bottom = low ?? values[0];
     const top = high ?? values[Math.min(values.length - 1, Math.ceil(values.length * (this.options.axes ? 0.995 : 1)) - 1)];
@@ -249,9 +249,10 @@ class LineChart {
     ink.setTransform(dpr, 0, 0, dpr, 0, 0);
     ink.clearRect(0, 0, width, height);
     ink.font = `11px ${style.fontFamily}`;
-    const [low, high] = this.limits();
+    const limits = this.limits();
+    const [low, high] = limits ?? [0, 1];
     const last = Math.max(1, options.lastStep());
-    const yTicks = options.axes ? ticks(low, high, 8) : [];
+    const yTicks = options.axes && limits ? ticks(low, high, 8) : [];
     const digits = yTicks.length > 1 ? Math.max(0, -Math.floor(Math.log10(yTicks[1] - yTicks[0]) + 1e-9)) : 1;
     const names = yTicks.map((value) => value.toFixed(digits));
     const left = options.axes ? Math.max(24, ...names.map((name) => ink.measureText(name).width)) + 10 : 1;
@@ -282,6 +283,10 @@ class LineChart {
         ink.textAlign = 'center';
         ink.fillText(name, Math.min(right - half, Math.max(left + half, x(step))), height - 5);
       }
+    }
+    if (options.axes && !limits) {
+      ink.textAlign = 'center';
+      ink.fillText('waiting for the first step', (left + right) / 2, (top + bottom) / 2);
     }
     this.paintMarks();
     for (const layer of this.layers) this.paintLayer(layer);

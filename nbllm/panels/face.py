@@ -37,9 +37,9 @@ class Face:
         """
         self._publish(body, text, update=False)
 
-    def update(self, body: str, text: str) -> None:
-        """Puts new content in the place of the old, where it differs."""
-        if (body, text) != self._shown:
+    def update(self, body: str, text: str, *, again: bool = False) -> None:
+        """Puts new content in the place of the old, where it differs or is to be sent again."""
+        if again or (body, text) != self._shown:
             self._publish(body, text, update=True)
 
     def _publish(self, body: str, text: str, *, update: bool) -> None:

@@ -19,13 +19,14 @@ const SLIDERS = [
 const ENDS = { eos: 'end of text', length: 'length', stop: 'stop text', context: 'context is full', interrupted: 'stopped' };
 
 function samplingFacts(state) {
-  if (state.doing === 'waiting') return 'waiting for a cell that uses the model';
+  if (state.doing === 'waiting') return ['waiting for a cell that uses the model'];
   const { first_token_ms: first, tokens_per_s: speed, tokens, stop_reason: end } = state.facts || {};
   const facts = [];
   if (isNumber(first)) facts.push(`first token ${count(first)} ms`);
   if (isNumber(speed)) facts.push(`${count(speed)} tokens/s`);
   if (isNumber(tokens)) facts.push(`${count(tokens)} tokens`, `ended by ${ENDS[end] || end}`);
-  return facts.length ? facts.join(' · ') : state.doing === 'sampling' ? 'sampling…' : '';
+  if (!facts.length && state.doing === 'sampling') facts.push('sampling…');
+  return facts;
 }
 
 function sharedLength(a, b) {
@@ -130,7 +131,7 @@ function render({ model, el: host }) {
       if (document.activeElement !== field && key in state.settings) field.value = state.settings[key];
     }
     say(chip, state.model + (state.greedy ? ' · greedy' : ''));
-    say(facts, samplingFacts(state));
+    sayFacts(facts, samplingFacts(state));
     error.hidden = !state.error;
     say(error, state.error || '');
     stopButton.hidden = state.doing === 'idle';

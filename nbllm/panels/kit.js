@@ -17,6 +17,13 @@ const say = (node, text) => {
   if (node.textContent !== text) node.textContent = text;
 };
 
+// Facts side by side, each of which stays on one line.
+function sayFacts(node, facts) {
+  if (node.textContent === facts.join(' · ')) return;
+  const spans = facts.map((fact) => el('span', { class: 'nbllm-fact' }, fact));
+  node.replaceChildren(...spans.flatMap((span, i) => (i ? [' · ', span] : [span])));
+}
+
 // Numbers, written as in text.py.
 const count = (value) => Math.round(value).toLocaleString('en-US');
 const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);

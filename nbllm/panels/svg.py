@@ -85,9 +85,10 @@ def chart(layers: Sequence[Layer], *, last_step: float, marks: Sequence[float] =
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img"',
         f' aria-label="{html.escape(label)}" style="width:100%;max-width:780px;height:auto"',
-        ' font-size="11" font-family="sans-serif">',
+        ' font-size="11">',
     ]
-    values = ticks(low, high)
+    drawn = any(math.isfinite(value) for layer in layers for value in layer.values)
+    values = ticks(low, high) if drawn else []
     digits = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9)) if len(values) > 1 else 1
     for value in values:
         parts.append(

@@ -24,14 +24,14 @@ function legendText(head) {
   return `held-out ${loss(head.eval_loss)}${beside.length ? ` (${beside.join('; ')})` : ''}`;
 }
 
-function factsText(head) {
+function runFacts(head) {
   const facts = [];
   if (isNumber(head.left_s)) facts.push(`${duration(head.left_s)} left`);
   else if (head.over && isNumber(head.seconds)) facts.push(duration(head.seconds));
   if (isNumber(head.tokens_per_s)) facts.push(`${count(head.tokens_per_s)} tokens/s`);
   if (head.memory) facts.push(head.memory);
   if (head.where) facts.push(head.where);
-  return facts.join(' · ');
+  return facts;
 }
 
 // The highest point that stands out from the curve: more than four times the median, after the first twentieth.
@@ -105,16 +105,18 @@ function render({ model, el: host }) {
   const table = tableBehind('values as a table', ['step', 'train', 'held-out', 'bits a byte'], () => {
     const rows = [];
     if (curves.eval_loss.length) {
-      curves.eval_loss.each((step, value) => {
-        const bits = curves.bits_per_byte.near(step);
-        rows.push([count(step), loss(curves.smooth.near(step)?.[1]), loss(value), loss(bits?.[1])]);
-      });
+      const evaluations = [];
+      curves.eval_loss.each((step, value) => evaluations.push([step, value]));
+      for (const [step, value] of evaluations.slice(-100)) {
+        const [train, bits] = [curves.smooth.near(step), curves.bits_per_byte.near(step)];
+        rows.push([count(step), loss(train?.[1]), loss(value), loss(bits?.[1])]);
+      }
     } else {
       const every = Math.max(1, Math.ceil(curves.smooth.length / 30));
       let i = 0;
       curves.smooth.each((step, value) => i++ % every === 0 && rows.push([count(step), loss(value), '–', '–']));
     }
-    return rows.slice(-200);
+    return rows;
   });
 
   // details
@@ -151,7 +153,7 @@ function render({ model, el: host }) {
     low: 0,
     high: 2,
     step: 0.05,
-    format: (value) => value.toFixed(2),
+    format: (value) => `× ${value.toFixed(2)}`,
     read: (text) => Math.min(2, Math.max(0, Number(text.replace(',', '.').replace('×', '')))),
     change: debounce(250, (value) => link.send({ do: 'lr_factor', value })),
   });
@@ -186,12 +188,11 @@ function render({ model, el: host }) {
     say(chip, `${head.icon} ${head.status}`);
     chip.className = `nbllm-chip ${head.colour}`;
     say(progress, `step ${count(head.step || 0)}${head.total ? ` / ${count(head.total)}` : ''}`);
-    say(facts, factsText(head));
+    sayFacts(facts, runFacts(head));
     say(trainLegend, `━ train ${loss(head.loss)}`);
     say(heldOutLegend, `● ${legendText(head)}`);
     say(gradLabel, `gradient norm ${loss(head.grad_norm)}`);
-    const base = isNumber(head.lr) && head.factor > 0 ? head.lr / head.factor : head.lr;
-    say(rateLabel, `learning rate ${rate(base)} × ${(head.factor ?? 1).toFixed(2)}`);
+    say(rateLabel, `learning rate ${rate(head.lr)}`);
     factor.set(head.factor);
     factor.enable(!head.over);
     sampleLabel.hidden = sample.hidden = !head.sample;

@@ -92,6 +92,7 @@ class TrainPanel(anywidget.AnyWidget):
         self._sent: dict[str, Any] = {}
         self._head: run_face.Head | None = None
         self._face_shown = -math.inf
+        self._settled = False
         self._heard = time.monotonic()
         self._trouble: str | None = None
         self._watcher: threading.Thread | None = None
@@ -107,13 +108,21 @@ class TrainPanel(anywidget.AnyWidget):
                 self.face.show(run_face.as_html(self._head, self.history), run_face.as_text(self._head))
                 self._face_shown = time.monotonic()
             if self._watcher is None or not self._watcher.is_alive():
+                self._settled = False
                 name = f"nbllm-panel-{self.run.name}"
                 self._watcher = threading.Thread(target=self._watch, name=name, daemon=True)
                 self._watcher.start()
 
     def settle(self) -> None:
         """Writes the newest numbers into the static face, so that a notebook saved after this cell holds them."""
-        self.update(face_every_s=_SETTLED_S)
+        with self._lock:
+            if self._settled:
+                return
+            self.update(face_every_s=_SETTLED_S)
+            if self._head is not None and self._head["over"]:
+                # once more from the cell itself: tools that execute notebooks pass over what a thread sends
+                self._refresh_face(again=True)
+                self._settled = True
 
     def close(self) -> None:
         """Ends the threads and removes the panel from the page; the static face stays."""
@@ -147,9 +156,9 @@ class TrainPanel(anywidget.AnyWidget):
             if self._head["over"] or time.monotonic() - self._face_shown > face_every_s:
                 self._refresh_face()
 
-    def _refresh_face(self) -> None:
+    def _refresh_face(self, *, again: bool = False) -> None:
         if self._head is not None and self._face_shown > -math.inf:
-            self.face.update(run_face.as_html(self._head, self.history), run_face.as_text(self._head))
+            self.face.update(run_face.as_html(self._head, self.history), run_face.as_text(self._head), again=again)
             self._face_shown = time.monotonic()
 
     def _watch(self) -> None:

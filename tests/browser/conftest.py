@@ -37,6 +37,33 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 
+# the contrast of every text in an element with what lies behind it, by WCAG 2.2; alpha is blended
+CONTRAST = """(root) => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+  const over = (top, below) => {
+    const a = top[3] ?? 1;
+    return [0, 1, 2].map((i) => top[i] * a + below[i] * (1 - a));
+  };
+  const light = (colour) => {
+    const [r, g, b] = colour.map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    const layers = [];
+    for (let n = node; n; n = n.parentElement) layers.push(parse(getComputedStyle(n).backgroundColor));
+    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+  };
+  const found = [];
+  for (const node of root.querySelectorAll('*')) {
+    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+    if (!(own || node.value) || node.disabled || node.offsetParent === null || node.type === 'range') continue;
+    const back = behind(node);
+    const [a, b] = [light(over(parse(getComputedStyle(node).color), back)), light(back)];
+    found.push([(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.textContent.slice(0, 40)]);
+  }
+  return found.sort((x, y) => x[0] - y[0])[0];
+}"""
+
 
 class Lab:
     """A running JupyterLab server over `folder`."""
@@ -174,6 +201,11 @@ class Notebook:
             "(light) => document.body.dataset.jpThemeLight === light", arg="false" if dark else "true"
         )
         self.page.wait_for_timeout(700)  # the theme's style sheet, and the redrawing after it
+
+    def least_contrast(self, locator: Any) -> tuple[float, str]:
+        """The lowest contrast of a text within an element, and that text."""
+        least, text = locator.evaluate(CONTRAST)
+        return float(least), str(text)
 
     def shot(self, name: str, locator: Any = None) -> Path:
         SCREENSHOTS.mkdir(exist_ok=True)

@@ -65,7 +65,8 @@ def test_moving_a_slider_samples_again(open_notebook):
     assert lines[1:] == ["Return the next"]
     notebook.theme(dark=True)
     notebook.shot("generate-dark", panel)
-    notebook.shot("generate-page-dark")
+    least, text = notebook.least_contrast(panel)
+    assert least >= 4.5, f"{text!r} has a contrast of {least:.2f}"
 
     notebook.save()
     notebook.reload()

@@ -20,34 +20,6 @@ def begin(name: str = "pydocs-nano", pace: float = 150, steps: int = 600) -> str
     return BEGIN.format(name=name, pace=pace, steps=steps)
 
 
-# the contrast of every text in an element with what lies behind it, by WCAG 2.2; alpha is blended
-CONTRAST = """(root) => {
-  const parse = (text) => (text.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
-  const over = (top, below) => {
-    const a = top[3] ?? 1;
-    return [0, 1, 2].map((i) => top[i] * a + below[i] * (1 - a));
-  };
-  const light = (colour) => {
-    const [r, g, b] = colour.map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (node) => {
-    const layers = [];
-    for (let n = node; n; n = n.parentElement) layers.push(parse(getComputedStyle(n).backgroundColor));
-    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
-  };
-  const found = [];
-  for (const node of root.querySelectorAll('*')) {
-    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
-    if (!(own || node.value) || node.disabled || node.offsetParent === null || node.type === 'range') continue;
-    const back = behind(node);
-    const [a, b] = [light(over(parse(getComputedStyle(node).color), back)), light(back)];
-    found.push([(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.textContent.slice(0, 40)]);
-  }
-  return found.sort((x, y) => x[0] - y[0])[0];
-}"""
-
-
 def test_grows_is_steered_and_looks_well(open_notebook):
     notebook = open_notebook([begin()])
     notebook.run(0)
@@ -83,7 +55,7 @@ def test_grows_is_steered_and_looks_well(open_notebook):
         notebook.theme(dark=dark)
         name = "dark" if dark else "light"
         notebook.shot(f"train-{name}", panel)
-        least, text = panel.evaluate(CONTRAST)
+        least, text = notebook.least_contrast(panel)
         assert least >= 4.5, f"{name}: {text!r} has a contrast of {least:.2f}"
 
     panel.get_by_role("button", name="Resume").click()
@@ -162,10 +134,11 @@ def test_the_saved_notebook_is_small_and_shows_the_end_without_a_kernel(open_not
     notebook.page.wait_for_timeout(1500)
     assert notebook.face.count() == 3
     assert "Error displaying widget" not in notebook.page.locator(".jp-Notebook").inner_text()
+    notebook.theme(dark=False)
     notebook.shot("static-light", notebook.face.first)
     notebook.theme(dark=True)
     notebook.shot("static-dark", notebook.face.first)
-    least, text = notebook.face.first.evaluate(CONTRAST)
+    least, text = notebook.least_contrast(notebook.face.first)
     assert least >= 4.5, f"{text!r} has a contrast of {least:.2f}"
 
 
