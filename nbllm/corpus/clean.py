@@ -96,7 +96,7 @@ def clean(
             name=name,
             recipe=recipe if stages is None else "own stages",
             names=[stage.NAME for stage in chosen],
-            lines=[stage.line() for stage in chosen],
+            lines=[stage.line(short=True) for stage in chosen],
             counts=tally.counts(),
             notes=notes.lines(),
         )

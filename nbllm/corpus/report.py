@@ -38,7 +38,7 @@ class StageReport:
     name: str
     """`read` for what stands before the first stage."""
     line: str
-    """The stage with all its arguments."""
+    """The stage with the arguments that differ from their defaults."""
     came_in: Amount
     went_out: Amount
     """Of the texts as the stage left them."""

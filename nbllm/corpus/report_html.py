@@ -26,11 +26,12 @@ body:not([data-jp-theme-light=true]) .nbllm-corpus{--nb-keep:#56b4e9;--nb-drop:#
 .nbllm-corpus svg{display:block;width:100%;height:auto;margin:8px 0;overflow:visible}
 .nbllm-corpus svg text{fill:var(--nb-fg);font-size:11px}.nbllm-corpus svg text.quiet{fill:var(--nb-quiet)}
 .nbllm-corpus svg text.gone{fill:var(--nb-drop-text)}
-.nbllm-corpus table{border-collapse:collapse;margin:4px 0}
+.nbllm-corpus table{border-collapse:collapse;margin:4px 0;color:inherit;font:inherit;font-variant-numeric:inherit}
 .nbllm-corpus th,.nbllm-corpus td{text-align:right;padding:2px 10px 2px 0;border:0;background:none;
 color:inherit;vertical-align:top;font-weight:400}
 .nbllm-corpus th{color:var(--nb-quiet)}.nbllm-corpus tbody tr{border-top:1px solid var(--nb-line);background:none}
 .nbllm-corpus td:first-child,.nbllm-corpus th:first-child,.nbllm-corpus .left{text-align:left}
+.nbllm-corpus .left{white-space:nowrap}
 .nbllm-corpus .examples td,.nbllm-corpus .examples th{text-align:left}
 .nbllm-corpus .examples td:first-child{min-width:150px;max-width:260px}
 .nbllm-corpus pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere;background:none;color:inherit;

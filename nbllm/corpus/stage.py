@@ -100,12 +100,12 @@ class Stage(ABC):
         """The reason to drop each document, null where it is kept: a string array made from scores alone."""
         return pa.nulls(len(scores), pa.string())
 
-    def line(self) -> str:
-        """The stage as a line with every argument, as it is kept in a corpus's parameters."""
+    def line(self, *, short: bool = False) -> str:
+        """The stage as a line with every argument, as a corpus's parameters keep it; `short` leaves out defaults."""
         shown = [self.NAME]
         for name, known in self.arguments().items():
             value = getattr(self, name)
-            if value is not None:
+            if value is not None and not (short and not known.positional and value == known.default):
                 text = ",".join(value) if isinstance(value, tuple) else f"{value}"
                 shown.append(text if known.positional else f"{name}={text}")
         return " ".join(shown)

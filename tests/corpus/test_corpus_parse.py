@@ -52,6 +52,7 @@ def test_a_stage_says_itself_in_full(name: str) -> None:
     line = f"{name} en" if name == "language" else name
     (stage,) = parse_stages([line])
     assert parse_stages([stage.line()]) == [stage]
+    assert parse_stages([stage.line(short=True)]) == [stage]
     assert stage.SUMMARY
     assert all(argument.summary for argument in stage.arguments().values())
 
