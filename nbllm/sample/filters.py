@@ -21,6 +21,7 @@ from nbllm.sample.parameters import SamplingParameters
 Filter = Callable[[Tensor], Tensor]
 _TOLERANCE = 1e-7
 """Of a probability: what rounding in float32 logits can't tell apart."""
+_FEW = 1024
 
 
 def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -43,21 +44,41 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
     """Keeps the k largest logits, exactly k of them; among equals at the border those with the lowest ids."""
     if k >= logits.shape[-1]:
         return logits
-    border = logits.topk(k, dim=-1).values[..., -1:]
-    above = logits > border
-    equal = logits == border
-    room = k - above.sum(-1, keepdim=True)
-    return logits.masked_fill(~(above | (equal & (equal.cumsum(-1) <= room))), -math.inf)
+    return _keep_largest(logits, logits.topk(k, dim=-1).values, torch.full_like(logits[..., :1], k, dtype=torch.int64))
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
     """Keeps the smallest set of most probable tokens whose probability reaches p; never fewer than one token."""
-    ordered, order = logits.to(_exact(logits)).sort(dim=-1, descending=True, stable=True)
-    probabilities = ordered.softmax(-1)
+    total = logits.to(_exact(logits)).logsumexp(-1, keepdim=True)
+    if logits.device.type == "cpu" and logits.shape[-1] > _FEW:
+        # A few tokens nearly always have it all, and sorting everything costs ten times the rest. (On a GPU sorting is
+        # cheap, and looking whether they have would wait for the device.)
+        largest = logits.topk(_FEW, dim=-1).values
+        if bool(((largest - total).exp().sum(-1) >= p).all()):
+            return _keep_largest(logits, largest, _nucleus(largest, total, p))
+    largest = logits.sort(dim=-1, descending=True).values
+    return _keep_largest(logits, largest, _nucleus(largest, total, p))
+
+
+def _nucleus(largest: Tensor, total: Tensor, p: float) -> Tensor:
+    """How many of each row's largest logits have probability p together. int64 [B, 1]."""
+    probabilities = (largest - total).exp()  # in the dtype of `total`
     before = probabilities.cumsum(-1) - probabilities
-    keep = before < p - _TOLERANCE
-    keep[..., 0] = True
-    return logits.masked_fill(~torch.empty_like(keep).scatter_(-1, order, keep), -math.inf)
+    return (before < p - _TOLERANCE).sum(-1, keepdim=True).clamp(min=1)
+
+
+def _keep_largest(logits: Tensor, largest: Tensor, count: Tensor) -> Tensor:
+    """Keeps so many of each row's largest logits; among equals at the border those with the lowest ids.
+
+    Args:
+        logits: [B, V].
+        largest: at least so many of each row's largest, in descending order.
+        count: int64 [B, 1].
+    """
+    border = largest.gather(-1, count - 1)
+    equal = logits == border
+    room = count - (largest > border).sum(-1, keepdim=True)
+    return logits.masked_fill(~((logits > border) | (equal & (equal.cumsum(-1) <= room))), -math.inf)
 
 
 def keep_min_p(logits: Tensor, min_p: float) -> Tensor:

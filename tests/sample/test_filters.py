@@ -70,6 +70,16 @@ def test_top_p_keeps_the_smallest_set(logits: torch.Tensor, p: float) -> None:
         assert set(ids) == reference_top_p(row, p)
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 4.0])
+@pytest.mark.parametrize("p", [0.3, 0.95])
+def test_top_p_of_a_large_vocabulary(spread: float, p: float) -> None:
+    """Few tokens have the probability (spread 4), or thousands, or all alike."""
+    logits = torch.randn(2, 9001, generator=torch.Generator().manual_seed(0)) * spread
+    logits = torch.cat([logits, logits.round()])
+    for ids, row in zip(kept(keep_top_p(logits, p)), logits.double().numpy(), strict=True):
+        assert set(ids) == reference_top_p(row, p)
+
+
 @pytest.mark.parametrize(
     ("probabilities", "p", "wanted"),
     [
