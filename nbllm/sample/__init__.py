@@ -13,11 +13,11 @@ from nbllm.sample.generation import Generation, Sample
 from nbllm.sample.parameters import SamplingParameters
 
 if TYPE_CHECKING:
-    from nbllm.sample.generate import generate, generate_batch
+    from nbllm.sample.engine import generate, generate_batch
     from nbllm.sample.prompt import chat_prompt
     from nbllm.sample.trace import Trace
 
-_LATER = {"generate": "generate", "generate_batch": "generate", "chat_prompt": "prompt", "Trace": "trace"}
+_LATER = {"generate": "engine", "generate_batch": "engine", "chat_prompt": "prompt", "Trace": "trace"}
 
 __all__ = ["Generation", "Sample", "SamplingParameters", "Trace", "chat_prompt", "generate", "generate_batch"]
 
@@ -25,6 +25,4 @@ __all__ = ["Generation", "Sample", "SamplingParameters", "Trace", "chat_prompt",
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-    globals()[name] = value  # the submodule `generate` must not stand where the function is looked up
-    return value
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -1,6 +1,6 @@
 """The decode loop: prefill the prompts once, then one token a row and step, on the device.
 
-It deals in ids only; text, stop texts and streaming are the caller's (`generate`), who says which rows have ended.
+It deals in ids only; text, stop texts and streaming are the caller's (`engine`), who says which rows have ended.
 Prompts of different lengths are padded on the left, so that the last position is everyone's newest; padding is masked
 and positions are counted without it, so that a row doesn't depend on its neighbours. One transfer to the host a step.
 

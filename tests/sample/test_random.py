@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import reference
+from tiny_models import CONTEXT, reference
 
 from nbllm.sample import SamplingParameters, generate, generate_batch
 from nbllm.sample.filters import pipeline
@@ -76,6 +76,22 @@ def test_rows_that_end_early_leave_the_others_alone(model: Any, tokenizer: Token
                 assert after.stop_reason == ("eos" if end in before.tokens else "length")
     finally:
         model.config.eos_token_id = None
+
+
+def test_a_cache_that_cannot_drop_rows_gives_the_same(
+    model: Any, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that ended run along, unseen, also where the context is full."""
+    prompts = [[40] * (CONTEXT - 4), tokenizer.encode(PROMPT)]
+    settings = SamplingParameters(n=2, max_new_tokens=12, repetition_penalty=1.2)
+    wanted = generate_batch(model, tokenizer, prompts, settings)
+    monkeypatch.setattr("nbllm.sample.decode.can_select", lambda cache: False)
+    found = generate_batch(model, tokenizer, prompts, settings, trace=True)
+    assert wanted[0].stop_reason == "context"
+    for one, other in zip(wanted, found, strict=True):
+        assert [sample.tokens for sample in one.samples] == [sample.tokens for sample in other.samples]
+        assert other.trace is not None
+        assert other.trace.steps.num_rows == sum(len(sample.tokens) for sample in other.samples)
 
 
 def test_a_filter_does_not_shift_the_noise(llama: Any, tokenizer: Tokenizer) -> None:
