@@ -16,7 +16,7 @@ const SLIDERS = [
   { key: 'min_p', label: 'min-p', low: 0, high: 0.5, step: 0.01, format: fixed(2) },
   { key: 'repetition_penalty', label: 'repetition', low: 1, high: 2, step: 0.01, format: fixed(2) },
 ];
-const ENDS = { eos: 'end of text', length: 'length', stop: 'stop text', context: 'context is full', interrupted: 'stopped' };
+const ENDS = { eos: 'end of text', length: 'length', stop: 'stop text', context: 'full context', interrupted: 'being stopped' };
 
 function samplingFacts(state) {
   if (state.doing === 'waiting') return ['waiting for a cell that uses the model'];
@@ -92,7 +92,7 @@ function render({ model, el: host }) {
       { class: 'nbllm-head' },
       el('strong', {}, 'Sampling'),
       chip,
-      el('div', { class: 'nbllm-tail' }, facts, el('span', { class: 'nbllm-actions' }, stopButton, sampleButton, copyButton))
+      el('div', { class: 'nbllm-tail short' }, facts, el('span', { class: 'nbllm-actions' }, stopButton, sampleButton, copyButton))
     ),
     error,
     note,

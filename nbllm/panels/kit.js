@@ -116,6 +116,7 @@ function connect(model, { receive, silence }) {
   const view = Math.random().toString(36).slice(2);
   let answered = Date.now();
   let lively = true;
+  let waiting = true; // for a snapshot
   const send = (content) => {
     try {
       model.send(content);
@@ -126,17 +127,24 @@ function connect(model, { receive, silence }) {
   const listen = (content, buffers) => {
     answered = Date.now();
     silence(false);
-    if (content.kind !== 'snapshot' || content.view === null || content.view === view) receive(content, buffers);
+    if (content.kind === 'snapshot' && content.view !== null && content.view !== view) return;
+    if (content.kind === 'snapshot') waiting = false;
+    receive(content, buffers);
   };
-  const live = () => silence(model.comm_live === false);
   model.on('msg:custom', listen);
-  model.on('comm_live_update', live);
-  const ask = () => send({ ask: 'snapshot', view });
+  const ask = () => {
+    waiting = true;
+    send({ ask: 'snapshot', view });
+  };
+  let asked = Date.now();
   const timer = setInterval(() => {
+    if (waiting) ask(); // a page that is being loaded may lose what it sends before the kernel answers
     if (!lively) return;
-    if (Date.now() - answered > 20000) silence(true);
+    if (Date.now() - answered > 12000) silence(true);
+    if (Date.now() - asked < 15000) return;
+    asked = Date.now();
     send({ ask: 'alive' });
-  }, 15000);
+  }, 3000);
   ask();
   return {
     send,
@@ -145,7 +153,6 @@ function connect(model, { receive, silence }) {
     end: () => {
       clearInterval(timer);
       model.off('msg:custom', listen);
-      model.off('comm_live_update', live);
     },
   };
 }

@@ -244,7 +244,7 @@ function render({ model, el: host }) {
   function silence(gone) {
     const text =
       gone && !head.over
-        ? `No word from the kernel. The run itself goes on: %llm_train --attach ${head.name} shows it again.`
+        ? `No word from the kernel: was it restarted? The run itself goes on: %llm_train --attach ${head.name} shows it again.`
         : '';
     note.hidden = !text;
     say(note, text);

@@ -32,6 +32,7 @@ _FACE_S = 10.0
 _QUIET_S = 60.0
 _QUIET_POLL_S = 10.0
 _SETTLED_S = 2.0
+_HERE_S = 5.0
 
 
 def show_run(run: Any, *, reference_bits_per_byte: float | None = None) -> None:
@@ -70,8 +71,9 @@ class TrainPanel(anywidget.AnyWidget):
     """The widget of one run; `show_run` makes, registers and displays it.
 
     Messages to the page: `snapshot` (answers one view, or all after a restart of the run) and `delta`, both with the
-    header's numbers and one buffer a curve: n float64 steps, then n float64 values. Deltas are numbered, so that a view
-    that missed one asks for a snapshot. Messages from the page: `snapshot`, `alive`, and `do` with a command.
+    header's numbers and one buffer a curve: n float64 steps, then n float64 values; `here` where there was nothing to
+    say. Deltas are numbered, so that a view that missed one asks for a snapshot. Messages from the page: `snapshot`,
+    `alive`, and `do` with a command.
     """
 
     _esm = source.module("train", "chart")
@@ -93,7 +95,7 @@ class TrainPanel(anywidget.AnyWidget):
         self._head: run_face.Head | None = None
         self._face_shown = -math.inf
         self._settled = False
-        self._heard = time.monotonic()
+        self._heard = self._spoke = time.monotonic()
         self._trouble: str | None = None
         self._watcher: threading.Thread | None = None
         self._commands: queue.Queue[tuple[str, Any] | None] = queue.Queue(maxsize=32)
@@ -167,6 +169,10 @@ class TrainPanel(anywidget.AnyWidget):
             if self._head is None or self._head["over"]:
                 return
             # where no page listens, messages pile up in the server: fewer and larger ones then
+            if time.monotonic() - self._spoke > _HERE_S:
+                self._speak(
+                    {"kind": "here"}
+                )  # a paused run has no news, but the page should know that somebody is there
             quiet = time.monotonic() - self._heard > _QUIET_S
             self._wake.wait(_QUIET_POLL_S if quiet else _POLL_PAUSED_S if self._head["status"] == "paused" else _POLL_S)
             self._wake.clear()
@@ -183,7 +189,7 @@ class TrainPanel(anywidget.AnyWidget):
             return
         self._sequence += 1
         names, buffers = _pack(fresh)
-        self.send({"kind": "delta", "sequence": self._sequence, "head": changed, "curves": names}, buffers)
+        self._speak({"kind": "delta", "sequence": self._sequence, "head": changed, "curves": names}, buffers)
 
     def _send_snapshot(self, view: str | None, head: run_face.Head) -> None:
         """All there is: for one view that asked, or (None) for all of them."""
@@ -201,6 +207,10 @@ class TrainPanel(anywidget.AnyWidget):
             "strides": {name: curve.stride for name, curve in self.history.curves.items()},
             "face": self.face.id,
         }
+        self._speak(content, buffers)
+
+    def _speak(self, content: dict[str, Any], buffers: list[bytes] | None = None) -> None:
+        self._spoke = time.monotonic()
         self.send(content, buffers)
 
     def _extended(self, head: run_face.Head) -> dict[str, Any]:

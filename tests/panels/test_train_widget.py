@@ -159,6 +159,17 @@ def test_resuming_a_stopped_run_wakes_the_watcher(make):
     run.status = "stopped"
 
 
+def test_a_paused_run_gives_a_sign_of_life(make, monkeypatch):
+    monkeypatch.setattr("nbllm.panels.train._HERE_S", 0.2)
+    monkeypatch.setattr("nbllm.panels.train._POLL_PAUSED_S", 0.05)
+    run = FakeRun().steps_now(3)
+    run.status = "paused"
+    panel, sent = make(run)
+    panel.start()
+    wait_until(lambda: len(sent.of("here")) > 2)
+    run.status = "stopped"
+
+
 def test_a_reader_that_fails_is_shown_and_the_panel_goes_on(make):
     run = FakeRun().begin()
     panel, sent = make(run)
