@@ -41,7 +41,11 @@ def write(source: str | Path, folder: Path, *, adapter: str | Path | None = None
         source, adapter = adapter_base(path), path
         path = Path(source).expanduser()
     tokenizer = _tokenizer(adapter, source)
-    model = load(source, adapter=adapter)
+    model = load(source)
+    if adapter is not None:
+        from nbllm.adapters import attach
+
+        attach(model, adapter)
     ids = _probe(tokenizer, model.config.get_text_config())
     wanted = _logits(model, ids)
     if adapter is not None:

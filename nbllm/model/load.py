@@ -58,7 +58,6 @@ def load(
     *,
     dtype: str = "fp32",
     device: str = "cpu",
-    adapter: str | Path | None = None,
     gguf_file: str | None = None,
     trust_remote_code: bool = False,
     attention: str | None = None,
@@ -66,11 +65,10 @@ def load(
     """A causal language model, in evaluation mode.
 
     Args:
-        source: a folder (transformers model, checkpoint, adapter, or one that holds a GGUF file), a GGUF file, or a
-            name on the hub.
+        source: a folder (transformers model, checkpoint, or one that holds a GGUF file), a GGUF file, or a name on
+            the hub.
         dtype: of the weights: `fp32`, `fp16` or `bf16`.
         device: where to put it, such as `cpu` or `cuda:0`.
-        adapter: folder of an adapter to attach.
         gguf_file: which GGUF file of the folder, where there are several.
         trust_remote_code: run code that comes with the model.
         attention: attention implementation; None: transformers' choice.
@@ -82,21 +80,15 @@ def load(
     wanted = torch_dtype(dtype)
     path = Path(source).expanduser()
     if path.is_dir() and is_adapter_folder(path):
-        if adapter is not None:
-            raise UsageError("An adapter can't be attached to an adapter", received=str(source), next="Name its base")
-        source, adapter = adapter_base(path), path
-        path = Path(source).expanduser()
+        raise UsageError(
+            f"{source} holds an adapter, not a model", next=f"Load its base, {adapter_base(path)}, and attach it"
+        )
     gguf = _find_gguf(path, gguf_file)
     if gguf is not None:
         model = _load_gguf(gguf, wanted, attention)
     else:
         model = _load_transformers(source, path, wanted, trust_remote_code=trust_remote_code, attention=attention)
-    model = model.to(device).eval()
-    if adapter is not None:
-        from nbllm.adapters import attach
-
-        attach(model, adapter)
-    return model
+    return model.to(device).eval()
 
 
 def _find_gguf(path: Path, name: str | None) -> Path | None:

@@ -8,7 +8,6 @@ the same name, or a folder written again, is loaded again.
 from __future__ import annotations
 
 import gc
-import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,11 +73,18 @@ class Models:
         """
         if reference.kind == "folder":
             return reference.source
-        from nbllm.train import Run
+        from nbllm.train import LIVE, Run
 
-        checkpoints = Run(self._store, reference.source).checkpoints
+        run = Run(self._store, reference.source)
+        checkpoints = run.checkpoints
         if reference.checkpoint is not None:
             checkpoints = [item for item in checkpoints if item.step == reference.checkpoint]
+        if not checkpoints and reference.checkpoint is None and run.status not in LIVE:
+            others = [name for name in self._store.names("run") if name != run.name]
+            raise RunError(
+                f"The run {run.name!r} {run.status} before its first checkpoint",
+                next=f"Choose another: %llm_session use {others[0]}" if others else "Start again with %llm_train",
+            )
         if not checkpoints:
             wanted = "no checkpoint yet" if reference.checkpoint is None else f"no checkpoint {reference.checkpoint}"
             raise RunError(
@@ -112,15 +118,17 @@ class Models:
 
         if tokenizer.manifest is not None:
             return tokenizer
+        names = self._store.names("tokenizer")
+        for name in names:  # a checkpoint, or what was merged or exported from one, carries a copy
+            stored = load(self._store, name)
+            if stored.hash == tokenizer.hash:
+                return stored
         parameters = {"copied_from": tokenizer.name, "tokenizer_hash": tokenizer.hash}
-        found = self._store.reusable("tokenizer", parameters, ())
-        if found is not None:
-            return load(self._store, found.name)
         base = re.sub(r"[^\w .+-]", "-", tokenizer.name).strip(" .-_+")[:90] or "tokenizer"
-        taken = self._store.names("tokenizer")
-        name = next(
-            name for name in (base, *(f"{base}-{number}" for number in itertools.count(2))) if name not in taken
-        )
+        name = base
+        number = 2
+        while name in names:
+            name, number = f"{base}-{number}", number + 1
         with self._store.create("tokenizer", name, parameters=parameters) as draft:
             tokenizer.save(draft.folder)
             draft.summary["vocab_size"] = tokenizer.vocab_size

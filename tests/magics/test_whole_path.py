@@ -118,18 +118,26 @@ def test_several_samples_differ(trained: InteractiveShell) -> None:
         ("%llm_train --steps 0", "steps"),
         ("%llm_train --precision fp8", "precision"),
         ("%llm_train --name first --steps 3", "first"),
-        ("%llm_train --seq-len 100000 --steps 3 --wait", "100,000|100000"),
         ("%llm_finetune --data missing.txt", "missing.txt"),
         ("%llm_finetune --data $texts --r 0", "r must be"),
     ],
 )
 def test_mistakes_are_one_line(trained: InteractiveShell, cell: str, says: str) -> None:
+    nbllm.session().use("first")
     trained.user_ns.update(long="word " * 500, texts=["a text"] * 5)
     with pytest.raises(NbllmError) as caught:
         run(trained, cell)
     line = str(caught.value)
     assert "\n" not in line
     assert any(part in line for part in says.split("|")), line
+
+
+def test_model_of_a_run_that_failed_at_once_says_so(trained: InteractiveShell) -> None:
+    with pytest.raises(NbllmError, match="one sequence"):
+        run(trained, "%llm_train --steps 3 --name short --wait --seq-len 100000")
+    with pytest.raises(NbllmError, match=r"'short' failed before its first checkpoint.*%llm_session use"):
+        run(trained, "%llm_generate x")
+    nbllm.session().use("first")
 
 
 @pytest.mark.parametrize(
