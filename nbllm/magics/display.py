@@ -34,7 +34,10 @@ class Display:
         shell.events.register("pre_run_cell", self._new_cell)
 
     def remove(self) -> None:
-        """Takes the formatters away again."""
+        """Takes the formatters away again, and closes the panels."""
+        from nbllm.panels import close_all
+
+        close_all()
         formatter = self._shell.display_formatter.ipython_display_formatter
         for module, name in _TYPES:
             formatter.deferred_printers.pop((module, name), None)
@@ -78,10 +81,11 @@ class Display:
         return hasattr(self._shell, "kernel")
 
     def _show_run(self, run: Any) -> None:
+        import nbllm
         from nbllm.panels import show_run
 
         self._shown.add(id(run))
-        show_run(run)
+        show_run(run, reference_bits_per_byte=nbllm.session().compressed_reference(run).get("xz"))
 
     def _panel(self, name: str, session: Any) -> None:
         from IPython.display import display

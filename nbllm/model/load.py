@@ -1,12 +1,14 @@
 """Loading a model: from a folder of transformers, a checkpoint of ours, a GGUF file or a name on the hub.
 
 Weights come from safetensors or GGUF only, so that nothing is unpickled; code from a repository runs only when asked
-for. An adapter's folder is loaded as its base with the adapter attached. Every failure is one line.
+for. Adapters are another room's. Every failure is one line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +113,21 @@ def _find_gguf(path: Path, name: str | None) -> Path | None:
     return found[0] if found else None
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps transformers' progress bar out of the notebook for a while."""
+    from transformers.utils import logging
+
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
+
+
 def _load_transformers(
     source: str | Path, path: Path, dtype: torch.dtype, *, trust_remote_code: bool, attention: str | None
 ) -> PreTrainedModel:
@@ -125,7 +142,10 @@ def _load_transformers(
     if attention is not None:
         options["attn_implementation"] = attention
     try:
-        return AutoModelForCausalLM.from_pretrained(str(path if local else source), local_files_only=local, **options)
+        with _quiet():
+            return AutoModelForCausalLM.from_pretrained(
+                str(path if local else source), local_files_only=local, **options
+            )
     except Exception as error:  # transformers, hub and safetensors raise all kinds
         if "trust_remote_code" in str(error):
             raise UsageError(
@@ -145,7 +165,8 @@ def _load_gguf(path: Path, dtype: torch.dtype, attention: str | None) -> PreTrai
 
     options = {"attn_implementation": attention} if attention else {}
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=dtype, **options)
+        with _quiet():
+            loaded = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=dtype, **options)
     except ImportError as error:
         raise UsageError(f"Reading GGUF needs a package: {_first_line(error)}", next="pip install gguf") from error
     except Exception as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nbllm.errors import DataError, NotFoundError, UsageError, did_you_mean
 from nbllm.sessions.models import ModelReference
 from nbllm.sessions.pointers import Pointers
-from nbllm.sessions.starting import new_config, new_shards, recordable, start_run
+from nbllm.sessions.starting import compressed_reference, new_config, new_shards, recordable, start_run
 from nbllm.store import Manifest, Store, check_name
 
 if TYPE_CHECKING:
@@ -312,6 +312,15 @@ class Session(Pointers):
         if corpus is None:
             raise NotFoundError("There is no corpus yet", next="Make one with %llm_clean builtin:pydocs")
         return corpus
+
+    def compressed_reference(self, run: Run | None = None) -> dict[str, float]:
+        """What `xz -9` and `gzip -9` need for a run's held-out text (the current run's by default), in bits a byte.
+
+        Returns:
+            `xz` and `gzip`; empty where there is no run or no held-out text.
+        """
+        chosen = run or self.run
+        return compressed_reference(chosen) if chosen is not None else {}
 
     # Sampling and adapters --------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import UsageError, did_you_mean
-from nbllm.store import Parent, write_json
+from nbllm.store import Parent, read_json, write_json
 
 if TYPE_CHECKING:
     from nbllm.corpus import Corpus
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from nbllm.shards import Shards
     from nbllm.tokenizer import Tokenizer
     from nbllm.train import Run, TrainConfig
+
+_REFERENCE = "reference.json"
 
 
 def new_config(session: Session, options: Mapping[str, Any], **fixed: Any) -> TrainConfig:
@@ -71,8 +73,14 @@ def start_run(
     run = start(session.store, config, name=name, base=base, parents=parents, call=call)
     held_out = list(source.texts("held-out", config.held_out))
     if held_out:
-        write_json(run.folder / "reference.json", compressed_bits_per_byte(held_out))
+        write_json(run.folder / _REFERENCE, compressed_bits_per_byte(held_out))
     return run
+
+
+def compressed_reference(run: Run) -> dict[str, float]:
+    """What compressors need for the run's held-out text, in bits a byte (`xz`, `gzip`); empty without such text."""
+    path = run.folder / _REFERENCE
+    return dict(read_json(path)) if path.is_file() else {}
 
 
 def recordable(value: Any) -> Any:
