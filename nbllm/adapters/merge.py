@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbllm.adapters.lora import attach, forget
 from nbllm.errors import RunError, StoreError
-from nbllm.model.load import adapter_base, load
+from nbllm.model.load import adapter_base, load, quiet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -78,7 +78,8 @@ def merge(
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".{uuid.uuid4().hex}"
     try:
-        model.save_pretrained(draft)
+        with quiet():
+            model.save_pretrained(draft)
         for folder in (Path(source), Path(adapter_folder)):
             for name in _TOKENIZER_FILES:
                 if (folder / name).is_file():

@@ -35,7 +35,7 @@ class Call:
     say: Callable[[str], None] = print
     """Shows one line of text."""
     write: Callable[[str], None] = print
-    """Shows text as it is, without a line's end: streaming."""
+    """Shows text as it is, without a line's end: streaming, where all pieces of one call make one text."""
 
 
 @dataclass(frozen=True, kw_only=True)

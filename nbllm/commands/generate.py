@@ -37,12 +37,9 @@ def _run(call: Call) -> Any:
         **arguments.only("model", "checkpoint", "adapter", "chat", "trace"),
         on_text=None if several else lambda _, text: call.write(text),
     )
-    if several:
-        for number, text in enumerate(generation.texts, 1):
-            call.say(f"── {number} ──\n{prompt}{text}")
-    else:
-        call.write("\n")
-    call.say(f"({generation.summary})")
+    for number, text in enumerate(generation.texts if several else (), 1):
+        call.write(f"── {number} ──\n{prompt}{text}\n")
+    call.write(f"{'' if several else chr(10)}({generation.summary})\n")
     if generation.stop_reason == "interrupted":
         raise Interrupted(generation)
     return generation

@@ -35,6 +35,7 @@ def write(source: str | Path, folder: Path, *, adapter: str | Path | None = None
         RunError: transformers doesn't load it, or it doesn't predict the same next tokens.
     """
     from nbllm.model import adapter_base, is_adapter_folder, load
+    from nbllm.model.load import quiet
 
     path = Path(source).expanduser()
     if adapter is None and is_adapter_folder(path):
@@ -60,7 +61,8 @@ def write(source: str | Path, folder: Path, *, adapter: str | Path | None = None
             for file in path.glob(pattern):
                 shutil.copyfile(file, folder / file.name)
     else:
-        model.save_pretrained(folder)
+        with quiet():
+            model.save_pretrained(folder)
         del model
     tokenizer.save(folder)
     _check(folder, tokenizer, ids, wanted)
@@ -97,8 +99,11 @@ def _check(folder: Path, tokenizer: Tokenizer, ids: Tensor, wanted: Tensor) -> N
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from nbllm.model.load import quiet
+
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+        with quiet():
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
         theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         encoded = theirs(_PROBE, add_special_tokens=False).input_ids
     except Exception as error:  # whatever transformers raises

@@ -8,6 +8,7 @@ this cell has shown.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,38 @@ from nbllm.commands import Command
 from nbllm.commands.options import Arguments
 from nbllm.commands.panel import PanelRequest
 
+_REFRESH_S = 0.1
 _TYPES = (("nbllm.train.run", "Run"), ("nbllm.sample.generation", "Generation"))
+
+
+class Stream:
+    """One text that grows where it is: a single output that is replaced a few times a second, so that a saved notebook
+    and its static page hold the whole text once."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._shown = ""
+        self._handle: Any = None
+        self._last = 0.0
+
+    def write(self, text: str) -> None:
+        """Adds text; shows it at once, or with what follows within the next tenth of a second."""
+        self._text += text
+        if time.monotonic() - self._last >= _REFRESH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Shows what has been written and isn't shown yet."""
+        from IPython.display import display
+
+        if self._text == self._shown:
+            return
+        data = {"text/plain": self._text.rstrip("\n")}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+        self._shown, self._last = self._text, time.monotonic()
 
 
 class Display:
@@ -55,7 +87,7 @@ class Display:
             if change["new"] is not None:
                 self._show_run(change["new"])
 
-        if not self._live:
+        if not self.live:
             yield
             return
         session.observe(started, "run")
@@ -77,7 +109,8 @@ class Display:
         return result
 
     @property
-    def _live(self) -> bool:
+    def live(self) -> bool:
+        """Whether there is a front end that shows more than text."""
         return hasattr(self._shell, "kernel")
 
     def _show_run(self, run: Any) -> None:

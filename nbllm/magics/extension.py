@@ -10,7 +10,7 @@ from IPython.core.magic import no_var_expand
 
 from nbllm.commands import COMMANDS, Call, Command
 from nbllm.errors import UsageError
-from nbllm.magics.display import Display
+from nbllm.magics.display import Display, Stream
 
 _ATTRIBUTE = "_nbllm_extension"
 
@@ -86,7 +86,15 @@ class Extension:
             raise UsageError("--out takes the name of a variable", received=name)
         session = nbllm.session()
         shown = self.display.watch(session)
-        call = Call(session=session, arguments=arguments, body=body, namespace=namespace, say=print, write=_write)
+        stream = Stream() if self.display.live else None
+        call = Call(
+            session=session,
+            arguments=arguments,
+            body=body,
+            namespace=namespace,
+            say=print,
+            write=stream.write if stream else _write,
+        )
         try:
             with shown:
                 result = command.run(call)
@@ -95,6 +103,9 @@ class Extension:
                 namespace[name] = interrupt.generation
             namespace["_llm"] = interrupt.generation
             raise
+        finally:
+            if stream is not None:
+                stream.flush()
         result = self.display.show(command, result, arguments, session)
         if result is not None:
             namespace["_llm"] = result

@@ -114,7 +114,7 @@ def _find_gguf(path: Path, name: str | None) -> Path | None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps transformers' progress bar out of the notebook for a while."""
     from transformers.utils import logging
 
@@ -142,7 +142,7 @@ def _load_transformers(
     if attention is not None:
         options["attn_implementation"] = attention
     try:
-        with _quiet():
+        with quiet():
             return AutoModelForCausalLM.from_pretrained(
                 str(path if local else source), local_files_only=local, **options
             )
@@ -165,7 +165,7 @@ def _load_gguf(path: Path, dtype: torch.dtype, attention: str | None) -> PreTrai
 
     options = {"attn_implementation": attention} if attention else {}
     try:
-        with _quiet():
+        with quiet():
             loaded = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=dtype, **options)
     except ImportError as error:
         raise UsageError(f"Reading GGUF needs a package: {_first_line(error)}", next="pip install gguf") from error

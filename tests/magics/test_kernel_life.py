@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -121,3 +122,23 @@ def _runs(folder: Path) -> list[Run]:
     from nbllm.train import runs
 
     return runs(Store(folder / ".nbllm"))
+
+
+def test_streamed_text_is_one_output_that_grows(kernel: Kernel) -> None:
+    outputs: dict[str, list[str]] = {}
+
+    def collect(message: dict[str, Any]) -> None:
+        content = message["content"]
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            outputs.setdefault(content["transient"]["display_id"], []).append(content["data"]["text/plain"])
+
+    kernel.client.execute_interactive(
+        "import time\nfrom nbllm.magics.display import Stream\nstream = Stream()\n"
+        "for n in range(40): stream.write(f'{n} '); time.sleep(0.01)\nstream.flush()",
+        output_hook=collect,
+        timeout=60,
+    )
+    (shown,) = outputs.values()
+    assert shown[-1] == " ".join(map(str, range(40))) + " "
+    assert 2 <= len(shown) <= 12
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(shown))
