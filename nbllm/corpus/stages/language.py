@@ -40,7 +40,7 @@ def _codes(typed: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Language(Stage):
-    """Scores: `language` (the likeliest), `score` (its probability), `wanted` (that of the languages named)."""
+    """Scores: `language` (the likeliest), `probability` (its own), `probability_of_wanted` (of the languages named)."""
 
     NAME: ClassVar = "language"
     SUMMARY: ClassVar = "keeps texts in the languages named"
@@ -66,13 +66,13 @@ class Language(Stage):
             scores_of(
                 len(batch),
                 language=pa.array([one[0] for one in found], pa.string()),
-                score=pa.array([one[1] for one in found], pa.float64()),
-                wanted=pa.array([one[2] for one in found], pa.float64()),
+                probability=pa.array([one[1] for one in found], pa.float64()),
+                probability_of_wanted=pa.array([one[2] for one in found], pa.float64()),
             )
         )
 
     def decide(self, scores: pa.RecordBatch) -> pa.Array:
-        unsure = pc.less(scores["wanted"], self.min)
+        unsure = pc.less(scores["probability_of_wanted"], self.min)
         unknown = pc.equal(scores["language"], UNKNOWN)
         other = pc.invert(pc.is_in(scores["language"], pa.array(self.languages)))
         return reasons(
