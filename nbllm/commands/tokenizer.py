@@ -12,6 +12,7 @@ _ACTIONS = {
     "train": "train on the current corpus, without its held-out part",
     "load": "a name in the store, a transformers folder or a tokenizer.json file",
     "inspect": "a text as coloured tokens with ids and bytes",
+    "compare": "two or more tokenizers side by side on the current corpus",
     "report": "vocabulary, compression and round trip on the current corpus",
 }
 
@@ -20,7 +21,9 @@ def _run(call: Call) -> Any:
     session, arguments = call.session, call.arguments
     action = arguments.action
     if action not in _ACTIONS:
-        known = did_you_mean(action, _ACTIONS) if action else "Type %llm_tokenizer train, load, inspect or report"
+        known = (
+            did_you_mean(action, _ACTIONS) if action else "Type %llm_tokenizer train, load, inspect, compare or report"
+        )
         raise UsageError(f"%llm_tokenizer can't {action!r}" if action else "%llm_tokenizer needs a verb", next=known)
     if action == "train":
         tokenizer = session.train_tokenizer(
@@ -34,18 +37,22 @@ def _run(call: Call) -> Any:
             call.say(f"Vocabulary of {tokenizer.vocab_size:,} entries, by the size of the corpus.")
         return tokenizer
     if action == "load":
-        if arguments.text is None:
-            raise UsageError("%llm_tokenizer load needs a name, folder or file")
-        return session.load_tokenizer(arguments.text)
+        return session.load_tokenizer(_one(arguments.words, "load", "a name, folder or file"))
+    if action == "compare":
+        return session.compare_tokenizers(*arguments.words)
     if session.tokenizer is None:
         raise NotFoundError("There is no tokenizer yet", next="Make one with %llm_tokenizer train")
     if action == "inspect":
-        if arguments.text is None:
-            raise UsageError("There is no text to inspect", next='Type %llm_tokenizer inspect "some text"')
-        return session.tokenizer.inspect(arguments.text)
+        return session.tokenizer.inspect(_one(arguments.words, "inspect", 'a text in quotes: "some text"'))
     if session.corpus is None:
         raise NotFoundError("There is no corpus to report on", next="Make one with %llm_clean builtin:pydocs")
     return session.tokenizer.report(session.corpus.texts())
+
+
+def _one(words: list[str], action: str, what: str) -> str:
+    if len(words) != 1:
+        raise UsageError(f"%llm_tokenizer {action} needs {what}", received=" ".join(words) or None)
+    return words[0]
 
 
 COMMAND = Command(
@@ -55,7 +62,7 @@ COMMAND = Command(
     actions=_ACTIONS,
     options=(
         Option(name="action", help="what to do"),
-        Option(name="text", help="the text to inspect, or what to load", completes="tokenizer"),
+        Option(name="words", help="a text to inspect, what to load, what to compare", many=True, completes="tokenizer"),
         Option(name="--corpus", help="the corpus to train on; the current one by default", completes="corpus"),
         Option(name="--algorithm", help="how", default="bpe", choices=("bpe", "unigram", "wordpiece")),
         Option(name="--vocab-size", help="entries; by default 2,048 to 32,768 by the text's size", kind="integer"),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nbllm.evaluate import EvalResult
     from nbllm.sample import Generation, SamplingParameters
     from nbllm.sessions.card import SessionCard
-    from nbllm.tokenizer import Tokenizer
+    from nbllm.tokenizer import Comparison, Tokenizer
     from nbllm.train import Run
 
 _sessions: dict[tuple[Path, str], Session] = {}
@@ -138,6 +138,20 @@ class Session(Pointers):
         with self.lock:
             self.tokenizer = tokenizer = self.models.stored(self._load_tokenizer(source))
         return tokenizer
+
+    def compare_tokenizers(self, *names: str, text: str | None = None) -> Comparison:
+        """Tokenizers side by side on a text, or on the current corpus.
+
+        Args:
+            names: two or more: names in the store, transformers folders or tokenizer.json files.
+            text: what to compare them on; the current corpus by default.
+        """
+        from nbllm.tokenizer import compare
+
+        if len(names) < 2:
+            raise UsageError("A comparison needs two tokenizers or more", next="%llm_session lists what there is")
+        found = [self._load_tokenizer(name) for name in names]
+        return compare(found, [text] if text is not None else list(self._corpus(None).texts()))
 
     # Training ---------------------------------------------------------------------------------------------------
 

@@ -88,6 +88,8 @@ def test_help_lists_every_magic(shell: InteractiveShell, capsys: pytest.CaptureF
         ("%llm_tokenizer train", "Make one with %llm_clean"),
         ("%llm_tokenizer inspect hello", "%llm_tokenizer train"),
         ("%llm_tokenizer trian", "Did you mean train?"),
+        ("%llm_tokenizer compare one", "two tokenizers"),
+        ("%llm_tokenizer load", "a name, folder or file"),
         ("%llm_finetune", "--data"),
         ("%llm_finetune --data $texts", "%llm_train"),
         ('%llm_generate "hello"', "%llm_train"),
@@ -133,6 +135,16 @@ def test_clean_body_with_braces_dollars_and_percent_is_untouched(shell: Interact
         run(shell, "%%llm_clean $texts\n{'a': 1} $a %\n")
     corpus = run(shell, "%%llm_clean $texts --name odd\n\n# nothing but a comment, so the recipe\n")
     assert corpus.name == "odd"
+
+
+def test_tokenizers_are_compared_on_the_corpus(shell: InteractiveShell, texts: list[str]) -> None:
+    shell.user_ns["texts"] = texts
+    run(shell, "%llm_clean $texts --recipe none --name some")
+    run(shell, "%llm_tokenizer train --vocab-size 300 --name small")
+    run(shell, "%llm_tokenizer train --vocab-size 400 --name large")
+    shown = str(run(shell, "%llm_tokenizer compare small large"))
+    assert "small" in shown
+    assert "large" in shown
 
 
 def test_empty_body_means_the_recipe(shell: InteractiveShell, texts: list[str]) -> None:
