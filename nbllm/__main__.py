@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NbllmError as error:
         print(error, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if str(interrupt):
+            print(interrupt, file=sys.stderr)
         return 130
     return 0
 

@@ -59,6 +59,22 @@ class RunError(NbllmError):
     """A training run that couldn't start, failed or died."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """An interrupt by the user that shows as one line; it is still a KeyboardInterrupt, so that the cell fails.
+
+    Args:
+        what: what was kept or goes on, and what to type next.
+        result: what there was when it came.
+    """
+
+    def __init__(self, what: str, result: object = None) -> None:
+        self.result = result
+        super().__init__(what)
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"Interrupted: {self}"]
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """The hint for a mistyped name: the nearest known one, else the list of all, as a sentence.
 

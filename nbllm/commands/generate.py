@@ -6,7 +6,7 @@ from typing import Any
 
 from nbllm.commands.base import Call, Command
 from nbllm.commands.options import Option
-from nbllm.errors import UsageError
+from nbllm.errors import Interrupted, UsageError
 
 _SETTINGS = (
     "max_new_tokens", "greedy", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed", "n",
@@ -41,16 +41,8 @@ def _run(call: Call) -> Any:
         call.write(f"── {number} ──\n{prompt}{text}\n")
     call.write(f"{'' if several else chr(10)}({generation.summary})\n")
     if generation.stop_reason == "interrupted":
-        raise Interrupted(generation)
+        raise Interrupted("the text so far is kept in _llm", generation)
     return generation
-
-
-class Interrupted(KeyboardInterrupt):
-    """An interrupt that carries what had been sampled when it came."""
-
-    def __init__(self, generation: Any) -> None:
-        self.generation = generation
-        super().__init__("interrupted; what there is has been kept")
 
 
 def _joined(arguments: Any) -> str:

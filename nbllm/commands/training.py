@@ -6,6 +6,7 @@ from typing import Any
 
 from nbllm.commands.base import Call
 from nbllm.commands.options import Option
+from nbllm.errors import Interrupted
 
 SHARED_OPTIONS = (
     Option(name="--steps", help="optimizer steps", kind="integer"),
@@ -37,7 +38,8 @@ SHARED_KEYS = tuple(option.key for option in SHARED_OPTIONS if option.key != "wa
 def wait(call: Call, run: Any) -> None:
     """Blocks until a run has ended, saying how it goes about every ten steps of a hundred.
 
-    An interrupt is raised again after a line that says that the run goes on.
+    Raises:
+        Interrupted: an interrupt ends the waiting, not the run.
     """
     said = -1
 
@@ -64,5 +66,4 @@ def wait(call: Call, run: Any) -> None:
     try:
         run.wait(progress=progress)
     except KeyboardInterrupt:
-        call.say(f"The run {run.name} goes on. Stop it with %llm_train --stop {run.name}")
-        raise
+        raise Interrupted(f"the run {run.name} goes on. Stop it with %llm_train --stop {run.name}", run) from None

@@ -9,7 +9,7 @@ from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.core.magic import no_var_expand
 
 from nbllm.commands import COMMANDS, Call, Command
-from nbllm.errors import UsageError
+from nbllm.errors import Interrupted, UsageError
 from nbllm.magics.display import Display, Stream
 
 _ATTRIBUTE = "_nbllm_extension"
@@ -74,7 +74,6 @@ class Extension:
 
     def _run(self, command: Command, line: str, body: str | None) -> Any:
         import nbllm
-        from nbllm.commands.generate import Interrupted
 
         if command.wants_help(line):
             print(command.help())
@@ -100,8 +99,8 @@ class Extension:
                 result = command.run(call)
         except Interrupted as interrupt:
             if name is not None:
-                namespace[name] = interrupt.generation
-            namespace["_llm"] = interrupt.generation
+                namespace[name] = interrupt.result
+            namespace["_llm"] = interrupt.result
             raise
         finally:
             if stream is not None:

@@ -147,6 +147,27 @@ def test_tokenizers_are_compared_on_the_corpus(shell: InteractiveShell, texts: l
     assert "large" in shown
 
 
+def test_interrupt_keeps_the_text_and_shows_one_line(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nbllm.sample import Generation, Sample, SamplingParameters
+
+    cut = Sample(text="kept", tokens=(1,), logprobs=(0.0,), stop_reason="interrupted")
+    generation = Generation(
+        prompt="p",
+        prompt_tokens=(1,),
+        samples=(cut,),
+        parameters=SamplingParameters(),
+        tokens_per_s=1.0,
+        first_token_ms=1.0,
+    )
+    monkeypatch.setattr(nbllm.session(), "generate", lambda *_, **__: generation)
+    with pytest.raises(KeyboardInterrupt):
+        run(shell, "%llm_generate hi --out text")
+    assert shell.user_ns["text"] is generation
+    assert capsys.readouterr().out.splitlines()[-1] == "Interrupted: the text so far is kept in _llm"
+
+
 def test_empty_body_means_the_recipe(shell: InteractiveShell, texts: list[str]) -> None:
     shell.user_ns["texts"] = texts
     corpus = run(shell, "%%llm_clean $texts --recipe none --name plain\n\n")
