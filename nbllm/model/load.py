@@ -7,6 +7,7 @@ for. Adapters are another room's. Every failure is one line.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,7 +166,7 @@ def _load_gguf(path: Path, dtype: torch.dtype, attention: str | None) -> PreTrai
 
     options = {"attn_implementation": attention} if attention else {}
     try:
-        with quiet():
+        with quiet(), contextlib.redirect_stderr(io.StringIO()):  # a bar of its own, which nothing switches off
             loaded = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=dtype, **options)
     except ImportError as error:
         raise UsageError(f"Reading GGUF needs a package: {_first_line(error)}", next="pip install gguf") from error

@@ -90,7 +90,7 @@ class SessionCard:
         lines = [f"session {self.session} · {self.device} · {self._disk()} in {self.store}"]
         for row in self.rows:
             mark = f"  [stale: {row.stale}]" if row.stale else ""
-            lines.append(f"  {row.kind:10}{row.name:24}{row.detail}{mark}")
+            lines.append(f"  {row.kind:9} {row.name:23} {row.detail}{mark}")
         lines += [f"  also, {kind}: {', '.join(names)}" for kind, names in self.others]
         lines.append(f"  live runs: {', '.join(self.live_runs) or 'none'}")
         return "\n".join(lines)

@@ -36,7 +36,7 @@ class ModelReference:
     @property
     def name(self) -> str:
         """A short name for messages and artefacts."""
-        return self.source if self.kind == "run" else Path(self.source).name
+        return self.source if self.kind == "run" else Path(self.source).name.removesuffix(".gguf")
 
 
 class Models:
