@@ -78,7 +78,7 @@ class SessionCard:
                 others.append((kind, names))
         return cls(
             session=session.name,
-            store=str(session.store.root),
+            store=_short(session.store.root),
             device=device_line(),
             disk_bytes=session.store.size_bytes(),
             rows=tuple(rows),
@@ -135,6 +135,14 @@ _SOFT = "color:var(--jp-ui-font-color2,#666);"
 _CELL = "text-align:left;padding:2px 16px 2px 0;border:0;"
 
 
+def _short(path: Path) -> str:
+    """The path from the current folder where it lies below, so that a saved notebook doesn't tell of its machine."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
 _SHOWN = {"documents": "documents", "bytes": "bytes", "vocab_size": "entries"}
 
 
@@ -166,7 +174,7 @@ def _model_row(session: Session) -> CardRow:
     if reference is None:
         return CardRow(kind="model", name="none yet", detail="make one with %llm_train")
     if reference.kind == "folder":
-        return CardRow(kind="model", name=reference.name, detail=reference.source)
+        return CardRow(kind="model", name=reference.name, detail=_short(Path(reference.source)))
     manifest = session.store.get("run", reference.source)
     row = _row(session, "model", manifest, "")
     from nbllm.train import Run

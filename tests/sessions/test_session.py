@@ -127,6 +127,12 @@ def test_sampling_settings_are_checked(session: Session) -> None:
     assert session.sampling_with({"top_k": 5}).top_k == 5
 
 
+def test_card_does_not_tell_where_the_folder_lies(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    session.model = str(tmp_path / "model")
+    assert str(tmp_path) not in str(session.card()) + session.card()._repr_html_()
+
+
 def test_card_escapes_names(session: Session) -> None:
     session.clean(texts=texts(), recipe="none", name="docs")
     assert "docs" in session.card()._repr_html_()
