@@ -136,15 +136,14 @@ def test_the_panel_waits_for_a_cell_that_holds_the_lock_and_no_callback_does(mak
 
     def cell():
         with session.lock:
-            release.wait(5)
+            release.wait(60)
 
     thread = threading.Thread(target=cell)
     thread.start()
     wait_until(lambda: not session.lock.acquire(blocking=False) or session.lock.release())
-    begun = time.monotonic()
     panel._receive(None, {"do": "sample"}, [])
     panel._receive(None, {"ask": "snapshot", "view": "v"}, [])
-    assert time.monotonic() - begun < 0.5
+    assert thread.is_alive()  # the callbacks came back while the cell still held the lock
     wait_until(lambda: panel._doing == "waiting")
     assert session.calls == []
     release.set()

@@ -130,7 +130,7 @@ def test_heartbeats_go_on_and_the_log_takes_all_output(folder):
     until(lambda: started(folder))
     first = read_state(folder).heartbeat
     until(lambda: read_state(folder).heartbeat > first)
-    assert abs(read_state(folder).heartbeat - time.time()) < 5
+    assert abs(read_state(folder).heartbeat - time.time()) < 60
     watcher.terminate()
     watcher.wait(20)
 
