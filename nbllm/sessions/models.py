@@ -85,11 +85,15 @@ class Models:
                 f"The run {run.name!r} {run.status} before its first checkpoint",
                 next=f"Choose another: %llm_session use {others[0]}" if others else "Start again with %llm_train",
             )
-        if not checkpoints:
-            wanted = "no checkpoint yet" if reference.checkpoint is None else f"no checkpoint {reference.checkpoint}"
+        if not checkpoints and reference.checkpoint is not None:
+            there = ", ".join(str(item.step) for item in run.checkpoints) or "none"
             raise RunError(
-                f"The run {reference.source!r} has {wanted}",
-                next=f"Wait for one (%llm_train --attach {reference.source}), or press Checkpoint in its panel",
+                f"The run {run.name!r} has no checkpoint at step {reference.checkpoint}", next=f"It has: {there}"
+            )
+        if not checkpoints:
+            raise RunError(
+                f"The run {run.name!r} has no checkpoint yet",
+                next=f"Wait for one (%llm_train --attach {run.name}), or press Checkpoint in its panel",
             )
         chosen = checkpoints[-1]
         base = _base_of_adapter(chosen.path)
