@@ -6,25 +6,22 @@ transformers; they choose inputs and move the pointers, and do no work of their 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbllm.errors import DataError, NotFoundError, UsageError, did_you_mean
+from nbllm.errors import DataError, NotFoundError, UsageError
 from nbllm.sessions.models import ModelReference
-from nbllm.sessions.pointers import Pointers
+from nbllm.sessions.sampling import Sampling
 from nbllm.sessions.starting import compressed_reference, new_config, new_shards, recordable, start_run
 from nbllm.store import Manifest, Store, check_name
 
 if TYPE_CHECKING:
     from nbllm.corpus import Corpus
-    from nbllm.evaluate import EvalResult
-    from nbllm.sample import Generation, SamplingParameters
     from nbllm.sessions.card import SessionCard
     from nbllm.tokenizer import Comparison, Tokenizer
     from nbllm.train import Run
@@ -55,7 +52,7 @@ def _default_name() -> str:
     return re.sub(r"[^\w .+-]", "-", Path(notebook).stem).strip(" .-_+")[:100] or "default"
 
 
-class Session(Pointers):
+class Session(Sampling):
     """What is current in one notebook; every magic and panel works through one of these.
 
     Args:
@@ -103,7 +100,7 @@ class Session(Pointers):
         """Trains a tokenizer on the training part of a corpus (the current one by default) and makes it current."""
         from nbllm.tokenizer import train
 
-        source = self._corpus(corpus)
+        source = self.current_corpus(corpus)
         arguments = {
             "algorithm": algorithm,
             "vocab_size": vocab_size,
@@ -151,7 +148,7 @@ class Session(Pointers):
         if len(names) < 2:
             raise UsageError("A comparison needs two tokenizers or more", next="%llm_session lists what there is")
         found = [self._load_tokenizer(name) for name in names]
-        return compare(found, [text] if text is not None else list(self._corpus(None).texts()))
+        return compare(found, [text] if text is not None else list(self.current_corpus(None).texts()))
 
     # Training ---------------------------------------------------------------------------------------------------
 
@@ -179,7 +176,7 @@ class Session(Pointers):
         """
         from nbllm.model import PRESETS
 
-        source = self._corpus(corpus)
+        source = self.current_corpus(corpus)
         if model in PRESETS:
             with self.lock:
                 chosen = self._load_tokenizer(tokenizer) if tokenizer else self.tokenizer
@@ -320,13 +317,6 @@ class Session(Pointers):
 
         return runs(self.store)
 
-    def _corpus(self, name: str | None) -> Corpus:
-        with self.lock:
-            corpus = self._load_corpus(name) if name else self.corpus
-        if corpus is None:
-            raise NotFoundError("There is no corpus yet", next="Make one with %llm_clean builtin:pydocs")
-        return corpus
-
     def compressed_reference(self, run: Run | None = None) -> dict[str, float]:
         """What `xz -9` and `gzip -9` need for a run's held-out text (the current run's by default), in bits a byte.
 
@@ -335,128 +325,6 @@ class Session(Pointers):
         """
         chosen = run or self.run
         return compressed_reference(chosen) if chosen is not None else {}
-
-    # Sampling and adapters --------------------------------------------------------------------------------------
-
-    def generate(
-        self,
-        prompt: str | Sequence[int] = "",
-        *,
-        model: str | None = None,
-        checkpoint: int | None = None,
-        adapter: str | None = None,
-        chat: bool = False,
-        trace: bool = False,
-        on_text: Callable[[int, str], None] | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        **settings: Any,
-    ) -> Generation:
-        """Continues a prompt with the current model, or another.
-
-        Args:
-            prompt: text, or token ids.
-            model: a run, folder, file or hub name; the current model by default.
-            checkpoint: the step of a run's checkpoint; the newest by default.
-            adapter: an adapter's name, `off` for none; the current one by default.
-            chat: put the prompt into the model's own chat template first.
-            trace: keep each step's alternatives.
-            on_text: called with a sample's number and each new piece of its text.
-            should_stop: asked before every token; True ends the sampling and keeps what there is.
-            settings: the fields of `SamplingParameters`; missing ones come from `session.sampling`.
-        """
-        from nbllm.sample import chat_prompt, generate
-
-        parameters = self.sampling_with(settings)
-        with self.lock:
-            loaded, tokenizer = self.load_model(model=model, checkpoint=checkpoint, adapter=adapter)
-            if chat:
-                prompt = chat_prompt(tokenizer, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
-            return generate(
-                loaded, tokenizer, prompt, parameters, on_text=on_text, should_stop=should_stop, trace=trace
-            )
-
-    def sampling_with(self, settings: Mapping[str, Any]) -> SamplingParameters:
-        """The session's sampling settings with some replaced; raises UsageError for an unknown one."""
-
-        known = [field.name for field in dataclasses.fields(self.sampling)]
-        for key in settings:
-            if key not in known:
-                raise UsageError(f"Sampling has no setting {key!r}", next=did_you_mean(key, known))
-        return dataclasses.replace(self.sampling, **settings)
-
-    def load_model(
-        self, *, model: str | None = None, checkpoint: int | None = None, adapter: str | None = None
-    ) -> tuple[Any, Tokenizer]:
-        """The model (a transformers model, in eval mode) and its tokenizer; kept in memory by content."""
-        with self.lock:
-            reference = self.models.reference(model) if model else self.model
-            if reference is None:
-                raise NotFoundError("There is no model yet", next="Train one with %llm_train, or add --model FOLDER")
-            if checkpoint is not None:
-                reference = dataclasses.replace(reference, checkpoint=checkpoint)
-            name = (None if adapter == "off" else adapter) if adapter else (None if model else self.adapter)
-            return self.models.load(reference, adapter=name)
-
-    def adapters(self) -> list[Manifest]:
-        """The manifests of every adapter of the store, newest first."""
-        return self.store.manifests("adapter")
-
-    def use_adapter(self, name: str | None) -> None:
-        """Makes an adapter current (None: none); the base isn't loaded again."""
-        if name is not None:
-            self.models.adapter_folder(name)
-        with self.lock:
-            self.adapter = name
-
-    def merge_adapter(self, name: str | None = None, to: str | Path | None = None, *, overwrite: bool = False) -> Path:
-        """Writes base and adapter as one ordinary transformers folder, and makes that the current model.
-
-        Args:
-            name: the adapter; the current one by default.
-            to: the folder to write; `exports/NAME-merged` in the store by default.
-            overwrite: replace a folder that isn't empty.
-        """
-        from nbllm.adapters import merge
-
-        chosen = name or self.adapter
-        if chosen is None:
-            raise NotFoundError("There is no adapter yet", next="Make one with %llm_finetune --data FILE")
-        folder = self.models.adapter_folder(chosen)
-        base = self.models.base_of(chosen, self.model)
-        target = Path(to) if to else self.store.path("export", f"{chosen}-merged")
-        merged = merge(self.models.path(base), folder, target, overwrite=overwrite or to is None)
-        with self.lock:
-            self.model = self.models.reference(str(merged))
-            self.adapter = None
-        return merged
-
-    # Evaluation and export --------------------------------------------------------------------------------------
-
-    def evaluate(self, *, on: str = "held-out", model: str | None = None, held_out: float = 0.05) -> EvalResult:
-        """Loss, perplexity and bits a byte on the current corpus's held-out part, or on another source."""
-        from nbllm.corpus import clean
-        from nbllm.evaluate import evaluate
-
-        if on == "held-out":
-            texts = list(self._corpus(None).texts("held-out", held_out))
-        else:
-            texts = list(clean(self.store, (on,), recipe="none").texts())
-        if not texts:
-            raise DataError(f"There is no text to evaluate on in {on}", next="Name a file, or raise --held-out")
-        with self.lock:
-            loaded, tokenizer = self.load_model(model=model)
-            return evaluate(loaded, tokenizer, texts)
-
-    def export(self, folder: str | Path, to: str = "hf", *, overwrite: bool = False) -> Path:
-        """Writes the current model, merged with the current adapter, as an ordinary transformers folder."""
-        from nbllm.export import export
-
-        with self.lock:
-            reference, adapter = self.model, self.adapter
-        if reference is None:
-            raise NotFoundError("There is no model yet", next="Train one with %llm_train")
-        adapter_folder = self.models.adapter_folder(adapter) if adapter else None
-        return export(self.models.path(reference), Path(folder), to=to, adapter=adapter_folder, overwrite=overwrite)
 
     # The session itself -----------------------------------------------------------------------------------------
 

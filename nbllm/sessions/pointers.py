@@ -137,6 +137,14 @@ class Pointers(HasTraits):
             self.store.prepare()
             write_json(self._file, self._saved)
 
+    def current_corpus(self, name: str | None) -> Corpus:
+        """The corpus of that name, the current one for None; raises NotFoundError where there is none."""
+        with self.lock:
+            corpus = self._load_corpus(name) if name else self.corpus
+        if corpus is None:
+            raise NotFoundError("There is no corpus yet", next="Make one with %llm_clean builtin:pydocs")
+        return corpus
+
     def _load_corpus(self, name: str) -> Corpus:
         from nbllm.corpus import Corpus
 

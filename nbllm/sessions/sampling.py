@@ -1,0 +1,142 @@
+"""What a session does with a model that is there: sample, switch adapters, evaluate, export.
+
+Like the session's other methods these choose inputs and move pointers; the rooms they import do the work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbllm.errors import DataError, NotFoundError, UsageError, did_you_mean
+from nbllm.sessions.pointers import Pointers
+from nbllm.store import Manifest
+
+if TYPE_CHECKING:
+    from nbllm.evaluate import EvalResult
+    from nbllm.sample import Generation, SamplingParameters
+    from nbllm.tokenizer import Tokenizer
+
+
+class Sampling(Pointers):
+    """The part of `Session` that uses a model."""
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] = "",
+        *,
+        model: str | None = None,
+        checkpoint: int | None = None,
+        adapter: str | None = None,
+        chat: bool = False,
+        trace: bool = False,
+        on_text: Callable[[int, str], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        **settings: Any,
+    ) -> Generation:
+        """Continues a prompt with the current model, or another.
+
+        Args:
+            prompt: text, or token ids.
+            model: a run, folder, file or hub name; the current model by default.
+            checkpoint: the step of a run's checkpoint; the newest by default.
+            adapter: an adapter's name, `off` for none; the current one by default.
+            chat: put the prompt into the model's own chat template first.
+            trace: keep each step's alternatives.
+            on_text: called with a sample's number and each new piece of its text.
+            should_stop: asked before every token; True ends the sampling and keeps what there is.
+            settings: the fields of `SamplingParameters`; missing ones come from `session.sampling`.
+        """
+        from nbllm.sample import chat_prompt, generate
+
+        parameters = self.sampling_with(settings)
+        with self.lock:
+            loaded, tokenizer = self.load_model(model=model, checkpoint=checkpoint, adapter=adapter)
+            if chat:
+                prompt = chat_prompt(tokenizer, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
+            return generate(
+                loaded, tokenizer, prompt, parameters, on_text=on_text, should_stop=should_stop, trace=trace
+            )
+
+    def sampling_with(self, settings: Mapping[str, Any]) -> SamplingParameters:
+        """The session's sampling settings with some replaced; raises UsageError for an unknown one."""
+
+        known = [field.name for field in dataclasses.fields(self.sampling)]
+        for key in settings:
+            if key not in known:
+                raise UsageError(f"Sampling has no setting {key!r}", next=did_you_mean(key, known))
+        return dataclasses.replace(self.sampling, **settings)
+
+    def load_model(
+        self, *, model: str | None = None, checkpoint: int | None = None, adapter: str | None = None
+    ) -> tuple[Any, Tokenizer]:
+        """The model (a transformers model, in eval mode) and its tokenizer; kept in memory by content."""
+        with self.lock:
+            reference = self.models.reference(model) if model else self.model
+            if reference is None:
+                raise NotFoundError("There is no model yet", next="Train one with %llm_train, or add --model FOLDER")
+            if checkpoint is not None:
+                reference = dataclasses.replace(reference, checkpoint=checkpoint)
+            name = (None if adapter == "off" else adapter) if adapter else (None if model else self.adapter)
+            return self.models.load(reference, adapter=name)
+
+    def adapters(self) -> list[Manifest]:
+        """The manifests of every adapter of the store, newest first."""
+        return self.store.manifests("adapter")
+
+    def use_adapter(self, name: str | None) -> None:
+        """Makes an adapter current (None: none); the base isn't loaded again."""
+        if name is not None:
+            self.models.adapter_folder(name)
+        with self.lock:
+            self.adapter = name
+
+    def merge_adapter(self, name: str | None = None, to: str | Path | None = None, *, overwrite: bool = False) -> Path:
+        """Writes base and adapter as one ordinary transformers folder, and makes that the current model.
+
+        Args:
+            name: the adapter; the current one by default.
+            to: the folder to write; `exports/NAME-merged` in the store by default.
+            overwrite: replace a folder that isn't empty.
+        """
+        from nbllm.adapters import merge
+
+        chosen = name or self.adapter
+        if chosen is None:
+            raise NotFoundError("There is no adapter yet", next="Make one with %llm_finetune --data FILE")
+        folder = self.models.adapter_folder(chosen)
+        base = self.models.base_of(chosen, self.model)
+        target = Path(to) if to else self.store.path("export", f"{chosen}-merged")
+        merged = merge(self.models.path(base), folder, target, overwrite=overwrite or to is None)
+        with self.lock:
+            self.model = self.models.reference(str(merged))
+            self.adapter = None
+        return merged
+
+    def evaluate(self, *, on: str = "held-out", model: str | None = None, held_out: float = 0.05) -> EvalResult:
+        """Loss, perplexity and bits a byte on the current corpus's held-out part, or on another source."""
+        from nbllm.corpus import clean
+        from nbllm.evaluate import evaluate
+
+        if on == "held-out":
+            texts = list(self.current_corpus(None).texts("held-out", held_out))
+        else:
+            texts = list(clean(self.store, (on,), recipe="none").texts())
+        if not texts:
+            raise DataError(f"There is no text to evaluate on in {on}", next="Name a file, or raise --held-out")
+        with self.lock:
+            loaded, tokenizer = self.load_model(model=model)
+            return evaluate(loaded, tokenizer, texts)
+
+    def export(self, folder: str | Path, to: str = "hf", *, overwrite: bool = False) -> Path:
+        """Writes the current model, merged with the current adapter, as an ordinary transformers folder."""
+        from nbllm.export import export
+
+        with self.lock:
+            reference, adapter = self.model, self.adapter
+        if reference is None:
+            raise NotFoundError("There is no model yet", next="Train one with %llm_train")
+        adapter_folder = self.models.adapter_folder(adapter) if adapter else None
+        return export(self.models.path(reference), Path(folder), to=to, adapter=adapter_folder, overwrite=overwrite)
