@@ -1,4 +1,4 @@
-"""The handle on a training: start it, find it again, watch it, steer it. The training itself lives in other processes.
+"""The handle on a training: watch it, steer it, go on with it. The training itself lives in other processes.
 
 Everything a handle knows it reads from the run's folder, so that any process with the store has the same view, and none
 of them matters to the run. Whether a run lives is asked of its locks, never of a pid. Imports no torch; knows nothing
@@ -8,25 +8,17 @@ of notebooks.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shutil
-import subprocess
-import sys
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from nbllm.errors import RunError, StoreError
-from nbllm.store import Manifest, Parent, Store, check_name, hash_value, now, read_json, versions, write_json
-from nbllm.train import control, launch, locks, log
+from nbllm.errors import RunError
+from nbllm.store import Store, read_json
+from nbllm.train import control, locks, log
 from nbllm.train.checkpoint import Checkpoint, list_checkpoints
 from nbllm.train.config import TrainConfig
+from nbllm.train.detach import start_supervisor
 from nbllm.train.metrics import METRICS, History, MetricsReader
-from nbllm.train.names import new_name
 from nbllm.train.phase import ProcessId, RunState, begin, read_state
 
 if TYPE_CHECKING:
@@ -258,7 +250,7 @@ class Run:
             )
         try:
             begin(self.folder, resume=True)
-            _start_supervisor(self.folder, lock, resume=bool(self.checkpoints), worker=worker)
+            start_supervisor(self.folder, lock, resume=bool(self.checkpoints), worker=worker)
         finally:
             lock.release()
         return self.status
@@ -333,122 +325,3 @@ class Run:
                     next=f"End them, then type %llm_train --resume {self.name}",
                 )
             time.sleep(_POLL_S)
-
-
-def start(
-    store: Store,
-    config: TrainConfig,
-    *,
-    name: str | None = None,
-    base: str | None = None,
-    parents: Sequence[Parent] = (),
-    call: Mapping[str, Any] | None = None,
-    worker: Sequence[str] = (),
-) -> Run:
-    """Starts a run in processes of its own and returns at once.
-
-    Args:
-        store: where its folder goes.
-        config: what to train.
-        name: its name; None: a generated one.
-        base: what a generated name is made from, with a number where it is taken; None: two words.
-        parents: what it is made from: shards, tokenizer, a base model.
-        call: the session method and arguments that make it again.
-        worker: program and arguments to run in place of `accelerate launch -m nbllm.train.worker`; the run's folder
-            is appended, and `--resume` where it applies.
-
-    Raises:
-        StoreError: the name is in use.
-        RunError: the supervisor didn't start.
-    """
-    parameters = config.as_json()
-    runs_folder = store.path("run", "x").parent
-    store.prepare()
-    runs_folder.mkdir(parents=True, exist_ok=True)
-    draft = runs_folder / f".{uuid.uuid4().hex}"
-    draft.mkdir()
-    lock = None
-    try:
-        write_json(draft / CONFIG, parameters)
-        begin(draft, resume=False)
-        # Taken before the folder has its name, so that nobody ever sees a run without a lock and calls it dead.
-        lock = locks.take(draft / locks.SUPERVISOR_LOCK)
-        if lock is None:
-            raise RunError(f"The file system of {store.root} has no locks", next="Set NBLLM_HOME to a local directory")
-        while True:
-            chosen = check_name(name or new_name(_names(runs_folder), base))
-            manifest = Manifest(
-                kind="run",
-                name=chosen,
-                hash=hash_value(parameters),
-                created=now(),
-                parameters=parameters,
-                parents=tuple(parents),
-                versions=versions(),
-                call=dict(call or {}),
-            )
-            write_json(draft / "manifest.json", asdict(manifest))
-            folder = store.path("run", chosen)
-            try:
-                os.rename(draft, folder)  # refuses a folder that holds anything
-                break
-            except OSError as error:
-                if not folder.exists():
-                    raise
-                if name is not None:
-                    raise StoreError(
-                        f"A run is already named {name!r}",
-                        next=f"Choose another --name, or go on with it by %llm_train --resume {name}",
-                    ) from error
-        try:
-            _start_supervisor(folder, lock, resume=False, worker=worker)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        return Run(store, chosen)
-    finally:
-        if lock is not None:
-            lock.release()
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def runs(store: Store) -> list[Run]:
-    """Every run of a store, newest first."""
-    return [Run(store, name) for name in store.names("run")]
-
-
-def live_runs(store: Store) -> list[Run]:
-    """The runs of a store that live, newest first."""
-    return [run for run in runs(store) if run.alive and run.status in LIVE]
-
-
-def _names(folder: Path) -> set[str]:
-    return {entry.name for entry in folder.iterdir()}
-
-
-def _start_supervisor(folder: Path, lock: locks.Lock, *, resume: bool, worker: Sequence[str]) -> None:
-    """Starts the supervisor, which inherits the lock, in a session of its own; returns when it is on its own feet."""
-    command = [sys.executable, "-m", "nbllm.train.supervisor", str(folder), "--detach", "--lock", str(lock.descriptor)]
-    if resume:
-        command.append("--resume")
-    if worker:
-        command += ["--worker", json.dumps(list(worker))]
-    environment = launch.clean_environment(os.environ)
-    environment.update(launch.python_settings(environment))
-    directory = read_state(folder).directory
-    with (folder / log.LOG).open("ab") as output:
-        began = output.tell()
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            cwd=directory if directory and Path(directory).is_dir() else None,
-            start_new_session=True,
-            pass_fds=(lock.descriptor,),
-        )
-        code = child.wait()
-    if code != 0:
-        said = log.last_error(folder / log.LOG, start=began)
-        raise RunError(f"The supervisor of run {folder.name} didn't start: {said or log.describe_exit(code)}")

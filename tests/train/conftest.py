@@ -10,9 +10,9 @@ import pytest
 from stand_in import fake, kill, until
 
 from nbllm.store import Store
+from nbllm.train import Run, runs, start
 from nbllm.train.config import TrainConfig
 from nbllm.train.phase import read_state
-from nbllm.train.run import Run, runs, start
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ import pytest
 from stand_in import fake, held, kill, until
 
 from nbllm.errors import NotFoundError, RunError, StoreError, UsageError
-from nbllm.train import control, locks
+from nbllm.train import Run, control, live_runs, locks, runs
 from nbllm.train.phase import read_state
-from nbllm.train.run import Run, live_runs, runs
 
 
 def test_a_run_from_start_to_end(store, begin_run):

@@ -8,8 +8,7 @@ from worker_kit import Kit
 
 from nbllm.errors import RunError
 from nbllm.store import Store
-from nbllm.train import start
-from nbllm.train.run import Run, runs
+from nbllm.train import Run, runs, start
 
 pytestmark = pytest.mark.slow
 
