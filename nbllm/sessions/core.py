@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nbllm.errors import DataError, NotFoundError, UsageError
 from nbllm.sessions.models import ModelReference
 from nbllm.sessions.sampling import Sampling
-from nbllm.sessions.starting import compressed_reference, new_config, new_shards, recordable, start_run
+from nbllm.sessions.starting import compressed_reference, new_config, new_shards, plain_corpus, recordable, start_run
 from nbllm.store import Manifest, Store, check_name
 
 if TYPE_CHECKING:
@@ -246,7 +246,6 @@ class Session(Sampling):
             wait: block until the run has ended.
             options: the fields of `nbllm.train.TrainConfig`.
         """
-        from nbllm.corpus import clean
         from nbllm.train import AdapterConfig
 
         if format != "text":
@@ -261,15 +260,7 @@ class Session(Sampling):
             raise NotFoundError("There is no model yet", next="Train one with %llm_train, or add --base FOLDER")
         adapter = AdapterConfig(method=method, r=r, alpha=alpha, dropout=dropout, targets=targets)
         config = new_config(self, options, model=str(self.models.path(reference)), held_out=held_out, adapter=adapter)
-        strings = isinstance(data, (list, tuple)) and all(isinstance(text, str) for text in data)
-        source = clean(
-            self.store,
-            () if strings else (data,),
-            texts=list(data) if strings else None,
-            recipe="none",
-            name=None if isinstance(data, str) else f"{name or reference.name}-data",
-            overwrite=True,
-        )
+        source = plain_corpus(self, data, f"{name or reference.name}-data")
         tokenizer = self.models.tokenizer(reference)
         shards = new_shards(self, source, tokenizer, held_out)
         run = start_run(

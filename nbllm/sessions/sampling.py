@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import DataError, NotFoundError, UsageError, did_you_mean
 from nbllm.sessions.pointers import Pointers
+from nbllm.sessions.starting import plain_corpus
 from nbllm.store import Manifest
 
 if TYPE_CHECKING:
@@ -117,13 +118,12 @@ class Sampling(Pointers):
 
     def evaluate(self, *, on: str = "held-out", model: str | None = None, held_out: float = 0.05) -> EvalResult:
         """Loss, perplexity and bits a byte on the current corpus's held-out part, or on another source."""
-        from nbllm.corpus import clean
         from nbllm.evaluate import evaluate
 
         if on == "held-out":
             texts = list(self.current_corpus(None).texts("held-out", held_out))
         else:
-            texts = list(clean(self.store, (on,), recipe="none").texts())
+            texts = list(plain_corpus(self, on, "evaluation").texts())
         if not texts:
             raise DataError(f"There is no text to evaluate on in {on}", next="Name a file, or raise --held-out")
         with self.lock:

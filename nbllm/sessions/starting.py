@@ -11,7 +11,7 @@ from nbllm.store import Parent, read_json, write_json
 
 if TYPE_CHECKING:
     from nbllm.corpus import Corpus
-    from nbllm.sessions.core import Session
+    from nbllm.sessions.pointers import Pointers
     from nbllm.shards import Shards
     from nbllm.tokenizer import Tokenizer
     from nbllm.train import Run, TrainConfig
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _REFERENCE = "reference.json"
 
 
-def new_config(session: Session, options: Mapping[str, Any], **fixed: Any) -> TrainConfig:
+def new_config(session: Pointers, options: Mapping[str, Any], **fixed: Any) -> TrainConfig:
     """The checked config of a run whose shards aren't there yet; raises UsageError for an unknown option."""
     from nbllm.train import TrainConfig
 
@@ -30,7 +30,26 @@ def new_config(session: Session, options: Mapping[str, Any], **fixed: Any) -> Tr
     return TrainConfig(**{**options, **fixed, "shards": "", "store_root": str(session.store.root)})
 
 
-def new_shards(session: Session, source: Corpus, tokenizer: Tokenizer, held_out: float) -> Shards:
+def plain_corpus(session: Pointers, data: Any, base: str) -> Corpus:
+    """Text as it is, without any stage, as a corpus under a free name; the same text is found again.
+
+    Args:
+        session: its store takes the corpus.
+        data: a list of strings, or anything that `clean` takes as a source.
+        base: what a free name begins with.
+    """
+    from nbllm.corpus import clean
+
+    strings = isinstance(data, (list, tuple)) and all(isinstance(text, str) for text in data)
+    taken = session.store.names("corpus")
+    name, number = base, 2
+    while name in taken:
+        name, number = f"{base}-{number}", number + 1
+    sources, lines = ((), list(data)) if strings else ((data,), None)
+    return clean(session.store, sources, texts=lines, recipe="none", name=name)
+
+
+def new_shards(session: Pointers, source: Corpus, tokenizer: Tokenizer, held_out: float) -> Shards:
     """The packed tokens of a corpus's two parts, made or found again."""
     from nbllm.shards import build
 
@@ -45,7 +64,7 @@ def new_shards(session: Session, source: Corpus, tokenizer: Tokenizer, held_out:
 
 
 def start_run(
-    session: Session,
+    session: Pointers,
     config: TrainConfig,
     *,
     name: str | None,

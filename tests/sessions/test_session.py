@@ -12,6 +12,7 @@ import nbllm
 from nbllm.errors import NotFoundError, StoreError, UsageError
 from nbllm.sessions import Session
 from nbllm.sessions.lineage import stale_because
+from nbllm.sessions.starting import plain_corpus
 from nbllm.store import Store
 
 
@@ -164,3 +165,15 @@ def test_session_stays_callable_whatever_is_imported() -> None:
     import nbllm.sessions.core  # a module named like the function would take its place
 
     assert nbllm.session() is nbllm.session("default")
+
+
+def test_text_read_along_the_way_never_replaces_a_corpus(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("\n".join(texts(40)))
+    made = session.clean(str(tmp_path / "data.txt"), split="line", stages=["length min=20"], name="data")
+    first = plain_corpus(session, str(tmp_path / "data.txt"), "data")
+    again = plain_corpus(session, str(tmp_path / "data.txt"), "data")
+    other = plain_corpus(session, texts(30), "data")
+    assert len({made.name, first.name, other.name}) == 3
+    assert again.name == first.name
+    assert len(session.store.manifests("corpus")) == 3
+    assert session.store.get("corpus", "data") == made.manifest
