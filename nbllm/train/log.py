@@ -60,6 +60,11 @@ def last_error(path: Path, *, start: int = 0) -> str | None:
     return _short(spoken[-1]) if spoken else None
 
 
+def says_killed(path: Path, code: int, *, start: int = 0) -> bool:
+    """Whether launcher or worker was ended from outside, by a signal that leaves no last word, rather than failed."""
+    return code < 0 or _signal("\n".join(_read(path, start))) in _SUDDEN
+
+
 def says_port_taken(path: Path, *, start: int = 0) -> bool:
     """Whether a process complains that its port is in use."""
     return _PORT_TAKEN.search("\n".join(_read(path, start))) is not None

@@ -18,8 +18,8 @@ from nbllm.store import read_json, write_json
 from nbllm.train.control import settle
 
 STATE = "state.json"
-Phase = Literal["starting", "running", "paused", "stopping", "done", "stopped", "failed"]
-FINISHED: tuple[Phase, ...] = ("done", "stopped", "failed")
+Phase = Literal["starting", "running", "paused", "stopping", "done", "stopped", "failed", "died"]
+FINISHED: tuple[Phase, ...] = ("done", "stopped", "failed", "died")
 _SAME_TIME_S = 0.01
 
 

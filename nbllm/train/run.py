@@ -87,7 +87,7 @@ class Run:
             state = self._state()  # it may have ended between the two looks
             if not state.finished:
                 return "died"
-        if state.phase in ("done", "stopped", "failed"):
+        if state.phase in ("done", "stopped", "failed", "died"):
             return state.phase
         # Asked of the files, since the supervisor may not have looked yet.
         if control.read_control(self.folder).paused_at(control.acknowledged(self.folder)):
@@ -275,10 +275,10 @@ class Run:
 
     def _failure(self, status: Status) -> RunError:
         state, checkpoints = self._state(), self.checkpoints
-        if status == "died":
+        if status == "died" and state.phase != "died":
             what = f"Run {self.name} died without a word: its processes were killed or the machine restarted"
         else:
-            what = f"Run {self.name} failed: {(state.error or 'for an unknown reason').rstrip('.')}"
+            what = f"Run {self.name} {status}: {(state.error or 'for an unknown reason').rstrip('.')}"
         if not checkpoints and status == "failed":
             return RunError(what)  # the same configuration would fail again
         if not checkpoints:

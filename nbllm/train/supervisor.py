@@ -110,7 +110,7 @@ class Supervisor:
             self._end_all()
             self._save(phase="failed", exit_code=1, error=" ".join(str(error).split()) or type(error).__name__)
             return 1
-        return 1 if self.state.phase == "failed" else 0
+        return 1 if self.state.phase in ("failed", "died") else 0
 
     def ask_to_stop(self, *_: object) -> None:
         """What TERM does: at the next look, the same as a stop from the notebook."""
@@ -255,7 +255,8 @@ class Supervisor:
             self._save(phase="stopped", exit_code=code, launcher=None, workers=())
         else:
             error = log.last_error(self.folder / log.LOG, start=self._log_start) or log.describe_exit(code)
-            self._save(phase="failed", exit_code=code, error=error, launcher=None, workers=())
+            phase: Phase = "died" if log.says_killed(self.folder / log.LOG, code, start=self._log_start) else "failed"
+            self._save(phase=phase, exit_code=code, error=error, launcher=None, workers=())
 
     def _save(self, **changes: Any) -> None:
         """Writes the state; a full disk must not end the watch, and a removed folder must not come back."""

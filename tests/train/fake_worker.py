@@ -35,7 +35,8 @@ options = parser.parse_args()
 
 if options.launcher:
     command = [argument for argument in sys.argv if argument != "--launcher"]
-    sys.exit(subprocess.run([sys.executable, *command], start_new_session=True).returncode)
+    subprocess.run([sys.executable, *command], start_new_session=True, check=True)  # as accelerate's launcher fails
+    sys.exit()
 if options.refuse:
     print("some chatter", flush=True)
     raise UsageError("--lr must be above 0", received=-1.0)

@@ -168,12 +168,13 @@ def test_a_crash_names_the_last_checkpoint_and_a_resume_goes_on_from_it(begin_ru
     assert read_state(run.folder).generation == 1
 
 
-def test_a_worker_killed_is_a_failed_run(begin_run):
+def test_a_run_whose_worker_was_killed_has_died(begin_run):
     run = begin_run("shot", "--launcher", "--steps", 100000)
     until(lambda: run.checkpoints and read_state(run.folder).workers)
     kill(*read_state(run.folder).workers)
-    with pytest.raises(RunError, match=r"Run shot failed: .*last good checkpoint is step \d+"):
+    with pytest.raises(RunError, match=r"shot died: A worker was killed \(SIGKILL\).*good checkpoint is step \d+"):
         run.wait(30)
+    assert run.status == "died"
     assert read_state(run.folder).exit_code != 0
 
 
@@ -182,7 +183,7 @@ def test_a_killed_launcher_takes_its_workers_along(begin_run):
     until(lambda: run.checkpoints and read_state(run.folder).workers)
     state = read_state(run.folder)
     kill(state.launcher)
-    with pytest.raises(RunError, match="failed: The launcher was ended by SIGKILL"):
+    with pytest.raises(RunError, match="died: The launcher was ended by SIGKILL"):
         run.wait(30)
     until(lambda: not run.alive)
     assert not any(worker.process() for worker in state.workers)

@@ -65,7 +65,7 @@ def test_a_killed_worker_of_two_ends_the_other(kit):
     until(lambda: run.checkpoints and len(run.state.workers) >= 2, 120)
     workers = run.state.workers
     kill(workers[1])
-    with pytest.raises(RunError, match=r"A worker was killed \(SIGKILL\).*last good checkpoint is step"):
+    with pytest.raises(RunError, match=r"pair died: A worker was killed \(SIGKILL\).*last good checkpoint is step"):
         run.wait(120)
     assert not any(worker.process() for worker in workers)
     assert not run.alive
