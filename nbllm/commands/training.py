@@ -9,6 +9,10 @@ from nbllm.commands.options import Option
 from nbllm.errors import Interrupted
 
 SHARED_OPTIONS = (
+    Option(name="--loss", help="cross-entropy, or focal", default="ce", choices=("ce", "focal")),
+    Option(name="--label-smoothing", help="share of the target spread over all tokens", kind="number", default=0.0),
+    Option(name="--focal-gamma", help="exponent of the focal loss", kind="number", default=2.0),
+    Option(name="--z-loss", help="weight of the squared log-partition", kind="number", default=0.0),
     Option(name="--steps", help="optimizer steps", kind="integer"),
     Option(name="--epochs", help="passes over the training part", kind="number"),
     Option(name="--tokens", help="training tokens", kind="integer"),

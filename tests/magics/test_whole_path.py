@@ -66,6 +66,14 @@ def test_training_says_how_it_goes_and_returns_the_run(
     assert '"xz"' in reference
 
 
+def test_losses_are_options(trained: InteractiveShell) -> None:
+    plain = run(trained, f"%llm_train --steps 2 {TRAIN}")
+    other = run(trained, f"%llm_train --steps 2 --loss focal --focal-gamma 1 --label-smoothing 0.1 {TRAIN}")
+    assert (other.config.loss, other.config.focal_gamma, other.config.label_smoothing) == ("focal", 1, 0.1)
+    assert other.metrics().column("loss")[0].as_py() != plain.metrics().column("loss")[0].as_py()
+    nbllm.session().use("first")
+
+
 def test_generate_streams_once_and_is_repeated_by_its_seed(
     trained: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
