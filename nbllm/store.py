@@ -321,10 +321,6 @@ class Store:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def adopt(self, manifest: Manifest) -> None:
-        """Writes the manifest of an artefact whose folder grows in place, as a run's does."""
-        write_json(self.path(manifest.kind, manifest.name) / "manifest.json", asdict(manifest))
-
     def dependants(self, manifest: Manifest) -> list[Manifest]:
         """Every artefact that was made from this one, directly or through others."""
         everything = [child for kind in KINDS for child in self.manifests(kind)]

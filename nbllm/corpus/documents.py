@@ -25,8 +25,6 @@ BATCH_DOCUMENTS = 1024
 """A batch ends after so many documents …"""
 BATCH_BYTES = 8_000_000
 """… or once it holds so many bytes of text, so that memory stays bounded when documents are long."""
-LONGEST_BYTES = 2**31 - 1
-"""The most bytes of text that one Arrow string array addresses."""
 
 
 def well_formed(text: str) -> str:

@@ -16,16 +16,6 @@ def loss(value: float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.2f}"
 
 
-def rate(value: float | None) -> str:
-    """A learning rate: 2.1e-3."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if value == 0:
-        return "0"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
-
-
 def duration(seconds: float | None) -> str:
     """A time span in at most two units: 24 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     if seconds is None or not math.isfinite(seconds):

@@ -40,6 +40,22 @@ def test_a_training_in_all_its_turns(kit):
     assert run.metrics()["step"].to_pylist()[:last] == list(range(1, last + 1))
 
 
+def test_a_killed_worker_is_resumed_to_the_same_losses_bit_for_bit(kit):
+    config = kit.config(steps=60, save_every=10, eval_every=20)
+    whole = start(kit.store, config, name="whole")
+    assert whole.wait(120) == "done"
+    cut = start(kit.store, config, name="cut")
+    until(lambda: cut.checkpoints and cut.state.workers, 120)
+    kill(*cut.state.workers)
+    with pytest.raises(RunError, match=r"cut died: .*last good checkpoint is step \d+"):
+        cut.wait(60)
+    assert cut.status == "died"
+    cut.resume()
+    assert cut.wait(120) == "done"
+    for column in ("step", "loss", "eval_loss"):
+        assert cut.metrics()[column].to_pylist() == whole.metrics()[column].to_pylist()
+
+
 def test_two_runs_of_two_processes_at_once(kit):
     config = kit.config(steps=12, save_every=4, processes=2)
     both = [start(kit.store, config, base="twin") for _ in "ab"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -362,7 +363,7 @@ def adopt(kit: Kit, folder):
     parents = (kit.plain.manifest.as_parent(),)
     config = json.loads((folder / "config.json").read_text())
     manifest = Manifest(kind="run", name=folder.name, hash=hash_value(config), created=now(), parents=parents)
-    kit.store.adopt(manifest)
+    write_json(kit.store.path("run", manifest.name) / "manifest.json", asdict(manifest))
     return manifest
 
 
