@@ -83,6 +83,23 @@ class Sampling(Pointers):
             name = (None if adapter == "off" else adapter) if adapter else (None if model else self.adapter)
             return self.models.load(reference, adapter=name)
 
+    def prompt_text(self, tokens: Sequence[int]) -> str | None:
+        """The text that is exactly these tokens as a prompt of the current model; None where no text is."""
+        from nbllm.sample.prompt import encode_prompt
+
+        _, tokenizer = self.load_model()
+        text = tokenizer.decode(tokens)
+        return text if encode_prompt(tokenizer, text) == list(tokens) else None
+
+    def checkpoints(self) -> list[int]:
+        """The steps of the current model's checkpoints, oldest first; none where it isn't a run of this store."""
+        from nbllm.train import Run
+
+        reference = self.model
+        if reference is None or reference.kind != "run":
+            return []
+        return [checkpoint.step for checkpoint in Run(self.store, reference.source).checkpoints]
+
     def adapters(self) -> list[Manifest]:
         """The manifests of every adapter of the store, newest first."""
         return self.store.manifests("adapter")
