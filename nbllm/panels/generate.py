@@ -1,39 +1,28 @@
 """The sampling panel: a prompt and sliders; moving one samples again with the same random numbers.
 
-The sampling runs on a thread of the panel's own, under the session's lock, so that it waits for a cell that uses the
-model and no callback waits for it; a newer wish cancels the one under way. The settings are the session's: a slider
-assigns `session.sampling`, and an assignment made elsewhere moves the sliders. Text streams to the page as it comes.
-
-Knows the session only as an object with `lock`, `sampling` (observable), `model`, `adapter` and `generate()`.
+The settings are the session's: a slider assigns `session.sampling`, and an assignment made elsewhere moves the sliders.
+Tokens stream to the page as they come, with their alternatives; another one in a token's place makes a branch; texts
+can be pinned beside each other. What is done with the session is in `generate_sampler`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import html
-import threading
-import time
 from typing import Any
 
 import anywidget
 
-from nbllm.errors import NbllmError, UsageError
-from nbllm.panels import registry, source, text
+from nbllm.errors import NotFoundError, UsageError
+from nbllm.panels import generate_face, registry, source
 from nbllm.panels.face import Face
+from nbllm.panels.generate_sampler import Sampler, Wish, one_line
+from nbllm.panels.generate_settings import setting, values
+from nbllm.panels.generate_tokens import Token, encode
+from nbllm.panels.generate_tree import Branch, Pin
 
-SETTINGS: dict[str, type[int] | type[float]] = {
-    "temperature": float,
-    "top_p": float,
-    "top_k": int,
-    "min_p": float,
-    "repetition_penalty": float,
-    "seed": int,
-    "max_new_tokens": int,
-}
-"""The settings with a control, and their types."""
-_FLUSH_S = 0.05
-_FACE_S = 1.0
+MOST_PINS = 4
+_PARTS = (
+    "generate_scale", "generate_tokens", "generate_popover", "generate_settings", "generate_branches", "generate_pins",
+)  # fmt: skip
 
 
 def show_generate(session: Any, *, prompt: str = "") -> None:
@@ -51,62 +40,45 @@ def show_generate(session: Any, *, prompt: str = "") -> None:
     from IPython.display import publish_display_data
 
     before = [panel for panel in registry.live("generate") if panel.session is session]
-    panel = GeneratePanel(session, prompt=prompt or (before[-1].prompt if before else ""))
+    panel = GeneratePanel(session, prompt=prompt or (before[-1].sampler.prompt if before else ""))
     registry.enter("generate", f"{id(session)}", panel)
     view = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
     publish_display_data({"application/vnd.jupyter.widget-view+json": view})
     panel.start()
 
 
-def as_cell(prompt: str, sampling: Any) -> str:
-    """The `%%llm_generate` cell that samples the same again, whatever the session's settings are then."""
-    options = [f"--{name.replace('_', '-')} {_typed(getattr(sampling, name))}" for name in SETTINGS]
-    if getattr(sampling, "greedy", False):
-        options.append("--greedy")
-    # a text with a quote or a line end can't be typed on a magic's line
-    options += [f'--stop "{stop}"' for stop in getattr(sampling, "stop", ()) if not set(stop) & set('"\n\r')]
-    return f"%%llm_generate {' '.join(options)}\n{prompt}"
-
-
 class GeneratePanel(anywidget.AnyWidget):
     """The widget of one session's sampling; `show_generate` makes, registers and displays it.
 
-    Messages to the page: `snapshot` and `state` (settings, what is going on, numbers), `begin` and `text` (a piece of
-    the sampling numbered `job`), `cell`. Messages from the page: `snapshot`, `alive`, and `do` with `settings`,
-    `sample`, `stop` or `cell`.
+    Messages to the page: `snapshot` (everything, for one view) and `state` (settings, what is going on, numbers);
+    `begin` (sampling `job` goes on after `keep` tokens of the text shown) and `tokens` (more of it, from place `at`,
+    with one buffer of float32); `shown` (all tokens of another text); `tree`; `pins` (a buffer each); `cell`.
+    Messages from the page: `snapshot`, `choices`, `alive`, and `do` with `settings`, `source`, `sample`, `stop`,
+    `fork`, `go`, `pin`, `unpin`, `restore`, `colour` or `cell`.
     """
 
-    _esm = source.module("generate")
+    _esm = source.module("generate", *_PARTS)
     _css = source.style()
 
     def __init__(self, session: Any, *, prompt: str = "") -> None:
         super().__init__()
         self.session = session
-        self.prompt = prompt
-        self.text = ""
+        self.sampler = Sampler(session, prompt, self)
+        self.pins: list[Pin] = []
+        self.colour = generate_face.COLOURS[0]
         self.face = Face()
-        self._lock = threading.RLock()  # never held while waiting for the session's
-        self._wake = threading.Event()
         self._closed = False
-        self._job = 0
-        self._wanted = False
-        self._pending: dict[str, Any] = {}
-        self._doing = "idle"
-        self._facts: dict[str, Any] = {}
-        self._error: str | None = None
-        self._worker: threading.Thread | None = None
+        self._pinned = 0
         self.on_msg(self._receive)
 
     def start(self) -> None:
         """Shows the static face and begins to listen."""
+        self.sampler.start()
         self.face.show(*self._as_face())
-        self.session.observe(self._moved, "sampling")
-        self._worker = threading.Thread(target=self._work, name="nbllm-panel-sampling", daemon=True)
-        self._worker.start()
 
     def settle(self) -> None:
         """Brings the static face up to date."""
-        if not self._closed and self._doing == "idle":
+        if not self._closed and self.sampler.doing == "idle":
             self.face.update(*self._as_face())
 
     def close(self) -> None:
@@ -115,215 +87,185 @@ class GeneratePanel(anywidget.AnyWidget):
             return
         self._closed = True
         registry.leave(self)
-        self._wake.set()
-        with contextlib.suppress(ValueError):
-            self.session.unobserve(self._moved, "sampling")
+        self.sampler.close()
         super().close()
 
-    # sampling, on the panel's thread
+    # what the sampler tells
 
-    def _work(self) -> None:
-        stale_face = False
-        while not self._closed:
-            if not self._wake.wait(_FACE_S if stale_face else None):
-                self.settle()
-                stale_face = False
-                continue
-            self._wake.clear()
-            with self._lock:
-                job, wanted, self._wanted = self._job, self._wanted, False
-            if self._closed:
-                return
-            try:
-                self._take_settings()
-                if wanted:
-                    self._sample(job)
-            except Exception as error:  # shown in the panel: nobody sees a traceback of this thread
-                self._say("idle", error=_one_line(error))
-            stale_face = True
+    def began(self, job: int, branch: Branch, keep: int) -> None:
+        """Tells the page that a text begins, or begins again."""
+        self.send({"kind": "begin", "job": job, "prompt": branch.prompt, "branch": branch.id, "keep": keep})
+        self.more(job, keep, list(branch.prefix[keep:]))
 
-    def _take_settings(self) -> None:
-        with self._lock:
-            changed, self._pending = self._pending, {}
-        if not changed:
-            return
-        with self._session_lock():
-            if "temperature" in changed and getattr(self.session.sampling, "greedy", False):
-                changed["greedy"] = False
-            self.session.sampling = dataclasses.replace(self.session.sampling, **changed)
+    def more(self, job: int, at: int, tokens: list[Token]) -> None:
+        """Sends tokens."""
+        if tokens and not self._closed:
+            header, numbers = encode(tokens)
+            self.send({"kind": "tokens", "job": job, "at": at, **header}, [numbers])
 
-    def _sample(self, job: int) -> None:
-        with self._session_lock():
-            if self._cancelled(job):
-                return
-            with self._lock:
-                self.text, self._facts = "", {}
-                self.send({"kind": "begin", "job": job, "prompt": self.prompt})
-            self._say("sampling")
-            stream = _Stream(self, job)
-            generation = self.session.generate(
-                self.prompt, on_text=stream.push, should_stop=lambda: self._cancelled(job), n=1
-            )
-            stream.flush()
-        if self._cancelled(job):
-            return
-        with self._lock:
-            self._facts = {
-                "first_token_ms": generation.first_token_ms,
-                "tokens_per_s": generation.tokens_per_s,
-                "stop_reason": str(generation.stop_reason),
-                "tokens": len(generation.tokens),
-            }
-        self._say("idle")
+    def changed(self) -> None:
+        """Sends settings, numbers and what is going on."""
+        self.send({"kind": "state", **self._state()})
 
-    @contextlib.contextmanager
-    def _session_lock(self) -> Any:
-        if not self.session.lock.acquire(blocking=False):
-            self._say("waiting")  # a cell is at the model
-            self.session.lock.acquire()
-        try:
-            yield
-        finally:
-            self.session.lock.release()
+    def tree_changed(self) -> None:
+        """Sends the list of texts."""
+        with self.sampler.lock:
+            if not self._closed:
+                self.send({"kind": "tree", "rows": self.sampler.tree.rows()})
 
-    def _cancelled(self, job: int) -> bool:
-        return self._closed or self._job != job
+    def quiet(self) -> None:
+        """Brings the static face up to date."""
+        self.settle()
 
-    def piece(self, job: int, piece: str) -> None:
-        """Takes in a piece of the text of sampling `job`, and sends it on."""
-        with self._lock:
-            if not self._cancelled(job):
-                self.text += piece
-                self.send({"kind": "text", "job": job, "text": piece})
-
-    # talking to the page
+    # what the page asks for
 
     def _receive(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         try:
             if content.get("ask") == "snapshot":
                 self._send_snapshot(str(content.get("view")))
+            elif content.get("ask") == "choices":
+                self.sampler.look_for_choices()
+                self.changed()
             elif "do" in content:
                 self._obey(str(content["do"]), content)
         except Exception as error:  # shown in the panel
-            self._say(self._doing, error=_one_line(error))
+            self.sampler.say(self.sampler.doing, error=one_line(error))
 
     def _obey(self, command: str, content: dict[str, Any]) -> None:
+        value = content.get("value")
+        sampler, again = self.sampler, Wish() if content.get("sample", True) else None
         if "prompt" in content:
-            self.prompt = str(content["prompt"])
+            sampler.prompt = str(content["prompt"])
         if command == "settings":
-            changed = {name: _setting(name, value) for name, value in dict(content["value"]).items()}
-            with self._lock:
-                self._pending.update(changed)
-            self._again(sample=bool(content.get("sample", True)))
+            sampler.assign({name: setting(name, number) for name, number in dict(value or {}).items()})
+            sampler.wish(again)
+        elif command == "source":
+            sampler.assign({}, **_source(dict(value or {})))
+            sampler.wish(again)
         elif command == "sample":
-            self._again(sample=True)
+            sampler.wish(Wish(from_prompt=True))
+        elif command == "fork":
+            sampler.wish(Wish(fork=(int(content["branch"]), int(content["at"]), int(content["id"]))))
         elif command == "stop":
-            self._again(sample=False)
-            self._say("idle")
+            sampler.wish(None)
+            sampler.say("idle")
+        elif command == "go":
+            self._show(sampler.go(int(content["branch"])))
+        elif command == "pin":
+            self._pin()
+        elif command == "unpin":
+            self._set_pins([pin for pin in self.pins if pin.id != int(content["pin"])])
+        elif command == "restore":
+            self._restore(int(content["pin"]))
+        elif command == "colour":
+            self.colour = value if value in generate_face.COLOURS else self.colour
+            sampler.touch()  # the face follows
+            self.changed()
         elif command == "cell":
-            cell = as_cell(self.prompt, self.session.sampling)
-            self.send({"kind": "cell", "view": content.get("view"), "text": cell})
+            self.send({"kind": "cell", "view": content.get("view"), "text": sampler.cell()})
         else:
             raise UsageError("The panel doesn't know this command", received=command)
 
-    def _again(self, *, sample: bool) -> None:
-        with self._lock:
-            self._job += 1  # what is under way sees that it is out of date
-            self._wanted = sample
-            self._wake.set()
+    def _show(self, branch: Branch) -> None:
+        with self.sampler.lock:
+            header, numbers = encode(branch.tokens)
+            content = {"kind": "shown", "job": self.sampler.job, "prompt": branch.prompt, "branch": branch.id}
+            self.send({**content, **header}, [numbers])
+            self.tree_changed()
+            self.sampler.say("idle")
 
-    def _moved(self, _change: object) -> None:
-        self._say(self._doing)
+    def _pin(self) -> None:
+        with self.sampler.lock:
+            branch = self.sampler.tree.current
+            if branch is None or not branch.tokens:
+                raise UsageError("There is no text to pin yet", next="Press Sample")
+            if len(self.pins) >= MOST_PINS:
+                raise UsageError(f"{MOST_PINS} texts are pinned, and no more fit", next="Remove one")
+            self._pinned += 1
+            self._set_pins([*self.pins, Pin.of(branch, self._pinned)])
 
-    def _say(self, doing: str, *, error: str | None = None) -> None:
-        with self._lock:
-            self._doing, self._error = doing, error
-            if not self._closed:
-                self.send({"kind": "state", **self._state()})
+    def _set_pins(self, pins: list[Pin]) -> None:
+        with self.sampler.lock:
+            self.pins = pins
+            headers, buffers = self._encoded_pins()
+            self.send({"kind": "pins", "pins": headers}, buffers)
+            self.sampler.say(self.sampler.doing)
+        self.sampler.touch()  # the face follows
+
+    def _restore(self, id: int) -> None:
+        pin = next((pin for pin in self.pins if pin.id == id), None)
+        if pin is None:
+            raise NotFoundError("This pinned text is gone")
+        settings = {**values(pin.sampling), "greedy": bool(getattr(pin.sampling, "greedy", False))}
+        origin: dict[str, Any] = {}
+        if pin.source is not None and pin.source.model == self.sampler.source().model:
+            origin = {"adapter": pin.source.adapter}
+            origin |= {"checkpoint": pin.source.chosen} if pin.source.checkpoint is not None else {}
+        self.sampler.assign(settings, **origin)
+        self.sampler.wish(Wish())
+
+    # what the page is told
 
     def _state(self) -> dict[str, Any]:
+        sampler, branch, now = self.sampler, self.sampler.tree.current, self.sampler.source()
         return {
-            "settings": {name: getattr(self.session.sampling, name) for name in SETTINGS},
+            "settings": values(self.session.sampling),
             "greedy": bool(getattr(self.session.sampling, "greedy", False)),
-            "doing": self._doing,
-            "facts": self._facts,
-            "error": self._error,
-            "model": _model(self.session),
-            "job": self._job,
+            "doing": sampler.doing,
+            "facts": branch.facts if branch else {},
+            "seen": values(branch.sampling) if branch and branch.sampling else None,
+            "error": sampler.error,
+            "model": now.label,
+            "seen_model": branch.source.label if branch and branch.source else None,
+            "source": {**sampler.choices, "checkpoint": now.chosen, "adapter": now.adapter},
+            "colour": self.colour,
+            "job": sampler.job,
         }
 
     def _send_snapshot(self, view: str) -> None:
-        with self._lock:
-            content = {"kind": "snapshot", "view": view, "prompt": self.prompt, "text": self.text, "face": self.face.id}
-            self.send({**content, **self._state()})
+        with self.sampler.lock:
+            branch = self.sampler.tree.current
+            header, numbers = encode(branch.tokens if branch else [])
+            pins, buffers = self._encoded_pins()
+            content = {
+                "kind": "snapshot",
+                "view": view,
+                "typed": self.sampler.prompt,
+                "prompt": branch.prompt if branch else "",
+                "branch": branch.id if branch else None,
+                "face": self.face.id,
+                "pins": pins,
+                "rows": self.sampler.tree.rows(),
+            }
+            self.send({**content, **header, **self._state()}, [numbers, *buffers])
+
+    def _encoded_pins(self) -> tuple[list[dict[str, Any]], list[bytes]]:
+        """For each pinned text what is said of it, and its tokens' numbers."""
+        headers, buffers = [], []
+        for pin in self.pins:
+            header, numbers = encode(pin.tokens)
+            about = {"id": pin.id, "prompt": pin.prompt, "settings": values(pin.sampling)}
+            headers.append({**about, "model": pin.source.label if pin.source else "", **header})
+            buffers.append(numbers)
+        return headers, buffers
 
     def _as_face(self) -> tuple[str, str]:
-        with self._lock:
-            sampling, facts = self.session.sampling, _facts(self._facts)
-            settings = " · ".join(f"{name.replace('_', ' ')} {_typed(getattr(sampling, name))}" for name in SETTINGS)
-            model = _model(self.session)
-            body = (
-                f'<div class="nbllm-head"><strong>Sampling</strong>'
-                f'<span class="nbllm-chip">{html.escape(model)}</span>'
-                f'<span class="nbllm-dim">{html.escape(facts)}</span></div>'
-                f'<div class="nbllm-body"><div class="nbllm-label">{html.escape(settings)}</div>'
-                f'<div class="nbllm-mono"><span class="nbllm-dim">{html.escape(self.prompt)}</span>'
-                f"{html.escape(self.text)}</div>"
-                f'<div class="nbllm-label nbllm-gap">live again with <code>%llm_panel generate</code></div></div>'
-            )
-            plain = f"Sampling ({model}; {settings})\n{self.prompt}{self.text}"
-            return body, plain
+        with self.sampler.lock:
+            parts: dict[str, Any] = {
+                "prompt": self.sampler.prompt,
+                "branch": self.sampler.tree.current,
+                "sampling": self.session.sampling,
+                "source": self.sampler.source(),
+                "pins": self.pins,
+            }
+            return generate_face.as_html(**parts, colour=self.colour), generate_face.as_text(**parts)
 
 
-class _Stream:
-    """Gathers the pieces of a sampling, so that a fast model doesn't send a message a token."""
-
-    def __init__(self, panel: GeneratePanel, job: int) -> None:
-        self._panel, self._job = panel, job
-        self._held = ""
-        self._flushed = 0.0
-
-    def push(self, _sample: int, piece: str) -> None:
-        self._held += piece
-        if time.monotonic() - self._flushed > _FLUSH_S:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._held:
-            self._panel.piece(self._job, self._held)
-        self._held, self._flushed = "", time.monotonic()
-
-
-def _setting(name: str, value: Any) -> int | float:
-    if name not in SETTINGS:
-        raise UsageError("The panel doesn't know this setting", received=name)
-    try:
-        return SETTINGS[name](value)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{name.replace('_', ' ')} must be a number", received=value) from error
-
-
-def _typed(value: float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _facts(facts: dict[str, Any]) -> str:
-    if not facts:
-        return ""
-    parts = [f"first token {facts['first_token_ms']:.0f} ms"] if facts.get("first_token_ms") is not None else []
-    if facts.get("tokens_per_s"):
-        parts.append(f"{text.count(facts['tokens_per_s'])} tokens/s")
-    return " · ".join([*parts, f"{facts['tokens']} tokens", f"ended by {facts['stop_reason']}"])
-
-
-def _model(session: Any) -> str:
-    model = session.model
-    if model is None:
-        return "no model yet"
-    name = str(getattr(model, "source", model)).rstrip("/").rsplit("/", 1)[-1]
-    step = getattr(model, "checkpoint", None)
-    return " · ".join([name, *([f"step {step}"] if step is not None else []), f"adapter {session.adapter or 'off'}"])
-
-
-def _one_line(error: Exception) -> str:
-    return str(error) if isinstance(error, NbllmError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
+def _source(value: dict[str, Any]) -> dict[str, Any]:
+    """The checkpoint and the adapter that the page chose, as far as it chose."""
+    chosen: dict[str, Any] = {}
+    if "checkpoint" in value:
+        chosen["checkpoint"] = None if value["checkpoint"] is None else int(value["checkpoint"])
+    if "adapter" in value:
+        chosen["adapter"] = None if value["adapter"] is None else str(value["adapter"])
+    return chosen

@@ -1,0 +1,55 @@
+"""What a panel asks a session about its model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from nbllm.sessions import Session
+from nbllm.sessions.models import ModelReference
+from nbllm.store import Store, write_json
+from nbllm.tokenizer import train
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    """With a tiny random model in a folder as the current one."""
+    store = Store(tmp_path / ".nbllm")
+    tokenizer = train(store, ["the queue of the fox "] * 9, text_bytes=189, vocab_size=300, name="tiny")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=tokenizer.vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64, initializer_range=0.2,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    tokenizer.save(tmp_path / "model")
+    session = Session(store, "test")
+    session.model = session.models.reference(str(tmp_path / "model"))
+    return session
+
+
+def test_text_of_exactly_these_tokens(session: Session) -> None:
+    _, tokenizer = session.load_model()
+    ids = tokenizer.encode("the fox")
+    assert session.prompt_text(ids) == "the fox"
+    letters = [tokenizer.encode(letter)[0] for letter in "the"]
+    assert letters != tokenizer.encode("the")
+    assert session.prompt_text(letters) is None
+
+
+def test_checkpoints_of_the_current_run(session: Session) -> None:
+    assert session.checkpoints() == []
+    with session.store.create("run", "nano", parameters={}) as draft:
+        for step in (20, 10):
+            folder = draft.folder / "checkpoints" / f"step-{step:08d}"
+            folder.mkdir(parents=True)
+            record = {"step": step, "generation": 1, "eval_loss": None, "bits_per_byte": None, "files": {}}
+            write_json(folder / "checkpoint.json", record)
+    session.model = ModelReference(kind="run", source="nano")
+    assert session.checkpoints() == [10, 20]
+    session.model = replace(session.model, checkpoint=10)
+    assert session.checkpoints() == [10, 20]
