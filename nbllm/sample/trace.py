@@ -1,15 +1,16 @@
 """The record of a sampling: for each step the alternatives, and what each filter did to their probabilities.
 
-Arrays while it runs, on the device; Arrow tables afterwards, so that nothing of the device is kept. Knows logits, not
-how they came about.
+Arrays while it runs, moved off the device every so often; Arrow tables afterwards, so that nothing of the device is
+kept. Knows logits, not how they came about.
 
-Legend: B rows, V tokens of the vocabulary, K alternatives kept.
+Legend: B rows, V tokens of the vocabulary, K alternatives kept, F filters, N tokens recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,10 @@ from nbllm.tokenizer import Tokenizer
 
 ALTERNATIVES = 10
 """K: how many of the most probable tokens are kept a step."""
+_STEPS_ON_DEVICE = 64
+"""So many steps stay on the device before they are moved to the host together."""
+_HEAD = 6
+"""Numbers of a step besides its alternatives: token, rank, probability, entropy, final, final entropy."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,23 +55,44 @@ class Trace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Step:
-    rows: list[int]
-    numbers: Tensor
-    """float32 [B, 5]: rank, probability, final, entropy, final entropy."""
-    tokens: Tensor
-    """int64 [B, K]: the alternatives."""
-    probabilities: Tensor
-    """float32 [B, F + 1, K]: the model's, then after each of F filters."""
+class Step:
+    """One token of one sample with what could have stood in its place, while the sampling goes on."""
+
+    step: int
+    """The token's place in its sample, from 0."""
+    token: int
+    """Its id."""
+    text: str
+    """The token made visible: ␣ for a space, <F0> for a byte that is no character by itself."""
+    probability: float
+    """The model's own, before filters."""
+    final: float
+    """After all filters: what it was drawn with."""
+    rank: int
+    """1: the model's most probable; among equals the lowest id comes first."""
+    entropy: float
+    """Of the model's distribution, nats."""
+    final_entropy: float
+    """Of the distribution after all filters, nats."""
+    alternatives: list[dict[str, Any]]
+    """As rows of `Trace.alternatives`: `token`, `text`, `chosen`, `model`, one number a filter, `final`."""
 
 
 class Recorder:
-    """Takes what each step knows; `trace` makes the tables of one prompt's samples."""
+    """Takes what each step knows: `last` tells the newest step, `trace` makes the tables of one prompt's samples.
+
+    Args:
+        alternatives: K.
+    """
 
     def __init__(self, alternatives: int = ALTERNATIVES) -> None:
         self._alternatives = alternatives
-        self._steps: list[_Step] = []
         self._filters: tuple[str, ...] = ()
+        self._counts: dict[int, int] = {}  # steps of each row so far
+        self._places: list[tuple[int, int]] = []  # row and step of every line below, in order
+        self._newest: range = range(0)  # the last step's lines
+        self._pending: list[Tensor] = []  # lines on the device, int32 [B, 6 + K + (F + 1) * K] a step
+        self._lines: list[NDArray[np.int32]] = []  # lines on the host, older than those
 
     def add(self, rows: Sequence[int], logits: Tensor, after: dict[str, Tensor], chosen: Tensor) -> None:
         """Records one step.
@@ -78,25 +104,70 @@ class Recorder:
             chosen: the tokens, int64 [B].
         """
         self._filters = tuple(after)
-        stages = [logits.softmax(-1), *(changed.softmax(-1) for changed in after.values())]
-        model, final = stages[0], stages[-1]
-        top = logits.topk(min(self._alternatives, logits.shape[-1]), dim=-1).indices
-        of_chosen = logits.gather(1, chosen[:, None])
+        self._newest = range(len(self._places), len(self._places) + len(rows))
+        for row in rows:
+            self._places.append((row, self._counts.get(row, 0)))
+            self._counts[row] = self._counts.get(row, 0) + 1
+        taken = chosen[:, None]
+        top = _most_probable(logits, self._alternatives)
+        of_chosen = logits.gather(1, taken)
         ids = torch.arange(logits.shape[-1], device=logits.device)
-        ahead = (logits > of_chosen) | ((logits == of_chosen) & (ids < chosen[:, None]))
-        numbers = [
-            1 + ahead.sum(-1).float(),
-            *(stage.gather(1, chosen[:, None])[:, 0] for stage in (model, final)),
-            *(torch.special.entr(stage).sum(-1) for stage in (model, final)),
-        ]
-        self._steps.append(
-            _Step(
-                rows=list(rows),
-                numbers=torch.stack(numbers, 1),
-                tokens=top,
-                probabilities=torch.stack([stage.gather(1, top) for stage in stages], 1),
-            )
+        ahead = (logits > of_chosen) | ((logits == of_chosen) & (ids < taken))
+        numbers, probabilities = [], []
+        for place, stage in enumerate([logits, *after.values()]):  # one [B, V] at a time
+            softmax = stage.softmax(-1)
+            probabilities.append(softmax.gather(1, top))
+            if place in (0, len(after)):
+                numbers += [softmax.gather(1, taken), torch.special.entr(softmax).sum(-1, keepdim=True)]
+        if not after:
+            numbers += numbers
+        floats = torch.cat([*numbers, *probabilities], 1).float()
+        # everything as 32 bits in one tensor, so that it leaves the device in one transfer
+        self._pending.append(
+            torch.cat([taken.int(), 1 + ahead.sum(-1, keepdim=True).int(), top.int(), floats.view(torch.int32)], 1)
         )
+        if len(self._pending) >= _STEPS_ON_DEVICE:
+            self._to_host()
+
+    def last(self, tokenizer: Tokenizer, places: Sequence[int] | None = None) -> list[Step]:
+        """The newest step, on the host after one transfer.
+
+        Args:
+            tokenizer: for the tokens' texts.
+            places: places in the batch as the step was recorded; all by default.
+
+        Returns:
+            One `Step` a place, in their order; none before the first step.
+        """
+        self._to_host()
+        shown = self._newest if places is None else [self._newest[place] for place in places]
+        if not shown:
+            return []
+        newest = self._lines[-1][len(self._lines[-1]) - len(self._newest) :]
+        lines = _Lines(newest[[line - self._newest.start for line in shown]], len(self._filters) + 1)
+        steps = []
+        for place, line in enumerate(shown):
+            tops = lines.tops[place].tolist()
+            columns: dict[str, list[Any]] = {"token": tops, "text": [_text(tokenizer, id) for id in tops]}
+            columns |= {"chosen": [id == lines.tokens[place] for id in tops]}
+            columns |= {name: lines.stages[place, i].tolist() for i, name in enumerate(("model", *self._filters))}
+            columns |= {"final": lines.stages[place, -1].tolist()}
+            token = int(lines.tokens[place])
+            probability, entropy, final, final_entropy = lines.numbers[place].tolist()
+            steps.append(
+                Step(
+                    step=self._places[line][1],
+                    token=token,
+                    text=_text(tokenizer, token),
+                    probability=probability,
+                    final=final,
+                    rank=int(lines.ranks[place]),
+                    entropy=entropy,
+                    final_entropy=final_entropy,
+                    alternatives=[dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+                )
+            )
+        return steps
 
     def trace(self, tokenizer: Tokenizer, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Trace:
         """The tables of some rows.
@@ -106,82 +177,86 @@ class Recorder:
             rows: the samples of one prompt, in order.
             tokens: what each of them said; steps beyond it (of an interrupted step, say) are left out.
         """
-        numbers, tops, probabilities, samples, steps = [], [], [], [], []
-        counted = dict.fromkeys(rows, 0)
-        for step in self._steps:
-            for place, row in enumerate(step.rows):
-                if row not in counted or counted[row] >= len(tokens[rows.index(row)]):
-                    continue
-                samples.append(rows.index(row))
-                steps.append(counted[row])
-                counted[row] += 1
-                numbers.append(step.numbers[place])
-                tops.append(step.tokens[place])
-                probabilities.append(step.probabilities[place])
-        order = sorted(range(len(samples)), key=lambda i: (samples[i], steps[i]))
-        whose, when = np.array(samples, dtype=np.int32)[order], np.array(steps, dtype=np.int32)[order]
-        said = np.array([tokens[s][i] for s, i in zip(whose, when, strict=True)], dtype=np.int32)
+        self._to_host()
+        samples = {row: sample for sample, row in enumerate(rows)}
+        said = [len(tokens[sample]) for sample in range(len(rows))]
+        found = sorted(
+            (samples[row], step, line)
+            for line, (row, step) in enumerate(self._places)
+            if row in samples and step < said[samples[row]]
+        )
+        where = np.array(found, dtype=np.int32).reshape(-1, 3)
         count = len(self._filters) + 1
+        width = _HEAD + (count + 1) * self._alternatives
+        content = np.concatenate(self._lines) if self._lines else np.zeros((0, width), dtype=np.int32)
+        lines = _Lines(content[where[:, 2]], count)
         return Trace(
-            steps=_steps_table(tokenizer, whose, when, said, _stack(numbers, order, (5,))),
-            alternatives=_alternatives_table(
-                tokenizer,
-                whose,
-                when,
-                said,
-                _stack(tops, order, (0,)).astype(np.int32),
-                _stack(probabilities, order, (count, 0)),
-                ("model", *self._filters),
-            ),
+            steps=_steps_table(tokenizer, where, lines),
+            alternatives=_alternatives_table(tokenizer, where, lines, ("model", *self._filters)),
             filters=self._filters,
         )
 
-
-def _stack(tensors: list[Tensor], order: list[int], empty: tuple[int, ...]) -> NDArray[np.float32]:
-    if not tensors:
-        return np.zeros((0, *empty), dtype=np.float32)
-    stacked: NDArray[np.float32] = torch.stack(tensors).cpu().numpy()[order]
-    return stacked
+    def _to_host(self) -> None:
+        if self._pending:
+            self._lines.append(torch.cat(self._pending).cpu().numpy())
+            self._pending = []
 
 
-def _steps_table(
-    tokenizer: Tokenizer,
-    sample: NDArray[np.int32],
-    step: NDArray[np.int32],
-    said: NDArray[np.int32],
-    numbers: NDArray[np.float32],
-) -> pa.Table:
-    columns = {"sample": sample, "step": step, "token": said, "text": _texts(tokenizer, said)}
-    names = ("probability", "final", "entropy", "final_entropy")
-    columns |= {"rank": numbers[:, 0].astype(np.int32)}
-    columns |= {name: np.ascontiguousarray(numbers[:, i]) for i, name in enumerate(names, 1)}
+class _Lines:
+    """Recorded lines, taken apart.
+
+    Args:
+        lines: int32 [N, 6 + K + S * K]: token, rank, alternatives, then the bits of the floats.
+        stages: S, the model's distribution and one after each filter.
+    """
+
+    def __init__(self, lines: NDArray[np.int32], stages: int) -> None:
+        kept = (lines.shape[1] - _HEAD) // (stages + 1)
+        floats = np.ascontiguousarray(lines[:, 2 + kept :]).view(np.float32)
+        self.tokens = lines[:, 0]
+        """int32 [N]"""
+        self.ranks = lines[:, 1]
+        """int32 [N]"""
+        self.tops = lines[:, 2 : 2 + kept]
+        """int32 [N, K]"""
+        self.numbers = floats[:, : _HEAD - 2]
+        """float32 [N, 4]: probability, entropy, final, final entropy."""
+        self.stages = floats[:, _HEAD - 2 :].reshape(len(lines), stages, kept)
+        """float32 [N, S, K]: the alternatives' probabilities."""
+
+
+def _most_probable(logits: Tensor, count: int) -> Tensor:
+    """The ids of the highest logits, int64 [B, K]; among equals the lowest id first, as a greedy choice has it."""
+    found = logits.topk(min(count, logits.shape[-1]), dim=-1).indices.sort(-1).values
+    return found.gather(1, logits.gather(1, found).argsort(dim=-1, descending=True, stable=True))
+
+
+def _steps_table(tokenizer: Tokenizer, where: NDArray[np.int32], lines: _Lines) -> pa.Table:
+    columns: dict[str, Any] = {"sample": where[:, 0], "step": where[:, 1], "token": lines.tokens}
+    columns |= {"text": _texts(tokenizer, lines.tokens), "rank": lines.ranks}
+    names = {"probability": 0, "final": 2, "entropy": 1, "final_entropy": 3}
+    columns |= {name: lines.numbers[:, i] for name, i in names.items()}
     return pa.table(columns)
 
 
 def _alternatives_table(
-    tokenizer: Tokenizer,
-    sample: NDArray[np.int32],
-    step: NDArray[np.int32],
-    said: NDArray[np.int32],
-    tops: NDArray[np.int32],
-    probabilities: NDArray[np.float32],
-    stages: tuple[str, ...],
+    tokenizer: Tokenizer, where: NDArray[np.int32], lines: _Lines, stages: tuple[str, ...]
 ) -> pa.Table:
-    kept = tops.shape[1]
-    ids = tops.reshape(-1)
-    columns = {
-        "sample": sample.repeat(kept),
-        "step": step.repeat(kept),
-        "token": ids,
-        "text": _texts(tokenizer, ids),
-        "chosen": ids == said.repeat(kept),
-    }
-    columns |= {name: probabilities[:, i].reshape(-1) for i, name in enumerate(stages)}
-    columns |= {"final": probabilities[:, -1].reshape(-1)}
+    kept = lines.tops.shape[1]
+    ids = lines.tops.reshape(-1)
+    columns: dict[str, Any] = {"sample": where[:, 0].repeat(kept), "step": where[:, 1].repeat(kept)}
+    columns |= {"token": ids, "text": _texts(tokenizer, ids), "chosen": ids == lines.tokens.repeat(kept)}
+    columns |= {name: lines.stages[:, i].reshape(-1) for i, name in enumerate(stages)}
+    columns |= {"final": lines.stages[:, -1].reshape(-1)}
     return pa.table(columns)
 
 
 def _texts(tokenizer: Tokenizer, ids: NDArray[np.int32]) -> pa.Array:
-    """Each token made visible; empty where the model's vocabulary is larger than the tokenizer's."""
-    known = {id: tokenizer.token_text(id) if id < tokenizer.vocab_size else "" for id in set(ids.tolist())}
+    """Each token made visible."""
+    known = {id: _text(tokenizer, id) for id in set(ids.tolist())}
     return pa.array([known[id] for id in ids.tolist()], type=pa.string())
+
+
+def _text(tokenizer: Tokenizer, id: int) -> str:
+    """A token made visible; empty where the model's vocabulary is larger than the tokenizer's."""
+    return tokenizer.token_text(id) if id < tokenizer.vocab_size else ""

@@ -10,6 +10,7 @@ import torch
 from nbllm.errors import UsageError
 from nbllm.sample import SamplingParameters, generate, generate_batch
 from nbllm.sample.filters import pipeline
+from nbllm.sample.trace import Recorder
 from nbllm.tokenizer import Tokenizer
 
 SETTINGS = SamplingParameters(temperature=0.7, top_k=20, top_p=0.9, max_new_tokens=6, n=2)
@@ -77,3 +78,65 @@ def test_an_interrupted_trace_has_the_steps_that_count(llama: Any, tokenizer: To
     nothing = generate(llama, tokenizer, "d", SETTINGS, trace=True, should_stop=lambda: True)
     assert nothing.trace is not None
     assert nothing.trace.steps.num_rows == nothing.trace.alternatives.num_rows == 0
+
+
+def test_the_newest_step_is_the_row_that_the_tables_will_have(llama: Any, tokenizer: Tokenizer) -> None:
+    torch.manual_seed(0)
+    recorder, steps, said = Recorder(), {7: [], 3: []}, {7: [], 3: []}
+    assert recorder.last(tokenizer) == []
+    for number in range(70):  # past the steps that stay on the device
+        logits = torch.randn(2, tokenizer.vocab_size) * 3
+        after = {"temperature": logits / 0.7, "top_k": logits.masked_fill(logits < 1, -torch.inf)}
+        chosen = torch.tensor([number, 299 - number])
+        recorder.add([7, 3], logits, after, chosen)
+        if number % 9 == 0 or number > 60:
+            first, second = recorder.last(tokenizer)
+            assert recorder.last(tokenizer, places=[1]) == [second]
+            steps[7].append(first)
+            steps[3].append(second)
+        said[7].append(number)
+        said[3].append(299 - number)
+    trace = recorder.trace(tokenizer, [3, 7], [said[3], said[7]])
+    assert trace.steps.num_rows == 140
+    for row, sample in ((3, 0), (7, 1)):
+        for step in steps[row]:
+            table = trace.steps.to_pylist()[sample * 70 + step.step]
+            assert {name: getattr(step, name) for name in table if name != "sample"} == {
+                name: value for name, value in table.items() if name != "sample"
+            }
+            assert [{"sample": sample, "step": step.step, **one} for one in step.alternatives] == trace.at(
+                step.step, sample
+            )
+
+
+def test_equals_stand_in_the_order_that_a_greedy_choice_has(tokenizer: Tokenizer) -> None:
+    recorder = Recorder(alternatives=3)
+    logits = torch.zeros(1, tokenizer.vocab_size + 5)
+    logits[0, [302, 2, 4]] = 5.0
+    recorder.add([0], logits, {}, torch.tensor([4]))
+    trace = recorder.trace(tokenizer, [0], [[4]])
+    assert trace.alternatives["token"].to_pylist() == [2, 4, 302]
+    assert trace.alternatives["text"].to_pylist()[2] == ""  # the model's vocabulary is larger than the tokenizer's
+    assert trace.steps["rank"].to_pylist() == [2]
+
+
+def test_pieces_of_characters_are_shown_as_their_bytes(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("🙂")
+    assert len(ids) > 1
+    recorder = Recorder(alternatives=2)
+    for id in ids:
+        recorder.add([0], torch.zeros(1, tokenizer.vocab_size), {}, torch.tensor([id]))
+    texts = recorder.trace(tokenizer, [0], [ids]).steps["text"].to_pylist()
+    assert "".join(texts).replace(">", "").split("<")[1:] == ["F0", "9F", "99", "82"]
+
+
+def test_what_stays_on_the_device_is_bounded(tokenizer: Tokenizer) -> None:
+    recorder, vocab_size = Recorder(), 50
+    after = {name: torch.randn(1, vocab_size) for name in ("a", "b", "c", "d", "e")}
+    most = 0
+    for _ in range(2000):
+        recorder.add([0], torch.randn(1, vocab_size), after, torch.tensor([1]))
+        most = max(most, sum(lines.nbytes for lines in recorder._pending))
+    assert most < 64 * 4 * (6 + 7 * 10)
+    trace = recorder.trace(tokenizer, [0], [[1] * 2000])
+    assert trace.alternatives.num_rows == 20_000
