@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nbllm.errors import DataError
-from nbllm.sample.filters import pipeline
+from nbllm.sample.filters import Counts, pipeline
 from nbllm.sample.forward import Forward, can_select
 from nbllm.sample.noise import gumbel, sample_keys
 from nbllm.sample.parameters import SamplingParameters
@@ -78,11 +78,9 @@ class DecodeLoop:
         self._next = torch.tensor(lengths).repeat_interleave(parameters.n).to(device)
         samples = torch.arange(parameters.n).repeat(len(prompts)).to(device)
         self._keys = sample_keys(parameters.seed, samples)  # int64 [B]
-        self._seen: Tensor | None = None  # bool [B, V]
-        if parameters.repetition_penalty != 1:
-            seen = torch.zeros(len(prompts), forward.vocab_size, dtype=torch.int64, device=device)
-            seen.scatter_add_(1, self._ids, mask.to(device))
-            self._seen = (seen > 0).repeat_interleave(parameters.n, 0)
+        self._counts: Counts | None = None
+        if parameters.penalises:
+            self._counts = Counts.start(prompts, parameters.n, forward.vocab_size, device)
 
     @torch.no_grad()
     def step(self) -> list[Choice]:
@@ -122,7 +120,8 @@ class DecodeLoop:
         self._tokens, self._keys, self._next = self._tokens[places], self._keys[places], self._next[places]
         self._ids, self._positions = self._ids[places], self._positions[places]
         self._mask = None if self._mask is None else self._mask[places]
-        self._seen = None if self._seen is None else self._seen[places]
+        if self._counts is not None:
+            self._counts.select(places)
         if self._cache is not None:
             self._cache.batch_select_indices(places)
 
@@ -151,8 +150,8 @@ class DecodeLoop:
         if self._forward.context is not None:  # rows that ended but can't be dropped must not run past the table
             positions = positions.clamp(max=self._forward.context - 1)
         self._next = self._next + 1
-        if self._seen is not None:
-            self._seen = self._seen.scatter(1, new, True)
+        if self._counts is not None:
+            self._counts.add(tokens)
         if self._mask is not None:
             self._mask = torch.cat([self._mask, torch.ones_like(new)], 1)
         if self._cache is not None:
@@ -165,7 +164,7 @@ class DecodeLoop:
         """The next tokens [B], and the logits after each filter [B, V]."""
         after: dict[str, Tensor] = {}
         filtered = logits
-        for name, function in pipeline(self._parameters, self._seen):
+        for name, function in pipeline(self._parameters, self._counts):
             filtered = function(filtered)
             after[name] = filtered
         if not self._parameters.is_greedy:

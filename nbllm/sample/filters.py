@@ -1,17 +1,24 @@
 """What is done to the logits before a token is drawn: pure functions on [B, V], in the order of `pipeline`.
 
+The order: penalties (repetition, presence, frequency), temperature, top-k, top-p, min-p, typical-p. Penalties change
+what the model says, so they come first and also count where the most probable token is taken; then the temperature,
+so that sets of a probability are those of what is drawn from; then the filters that leave tokens out, each over what
+the one before left, as transformers has them.
+
 A token that is left out gets -inf. Where tokens tie, those with the lower id come first. Sources: top-k (Fan et al.
 2018), top-p (Holtzman et al. 2019, https://arxiv.org/abs/1904.09751), min-p (Nguyen et al. 2024,
-https://arxiv.org/abs/2407.01082), repetition penalty (Keskar et al. 2019, https://arxiv.org/abs/1909.05858, with the
-sign handled, which the paper's formula gets wrong for negative logits).
+https://arxiv.org/abs/2407.01082), typical-p (Meister et al. 2022, https://arxiv.org/abs/2202.00666), repetition penalty
+(Keskar et al. 2019, https://arxiv.org/abs/1909.05858, with the sign handled, which the paper's formula gets wrong for
+negative logits), presence and frequency penalty (OpenAI's API: of the new text alone).
 
-Legend: B rows, V tokens of the vocabulary. Logits are float32.
+Legend: P prompts, B rows, V tokens of the vocabulary. Logits are float32.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,6 +29,58 @@ Filter = Callable[[Tensor], Tensor]
 _TOLERANCE = 1e-7
 """Of a probability: what rounding in float32 logits can't tell apart."""
 _FEW = 1024
+_STEPS = 2.0**20
+"""Steps a nat: what rounding in float32 logits can't tell apart counts as equally surprising."""
+
+
+def count_tokens(rows: Sequence[Sequence[int]], vocab_size: int, device: torch.device) -> Tensor:
+    """How often each token is in each row.
+
+    Args:
+        rows: ids, of any lengths, from 0 to V - 1.
+        vocab_size: V.
+        device: where the result goes.
+
+    Returns:
+        int64 [B, V].
+    """
+    counts = torch.zeros(len(rows), vocab_size, dtype=torch.int64)
+    for count, ids in zip(counts, rows, strict=True):
+        if len(ids):
+            count += torch.tensor(ids).bincount(minlength=vocab_size)
+    return counts.to(device)
+
+
+@dataclass(kw_only=True, eq=False)
+class Counts:
+    """How often each token was there, for the penalties; grows with the rows."""
+
+    all: Tensor
+    """In prompt and text, int64 [B, V]."""
+    text: Tensor
+    """In the new text alone, int64 [B, V]."""
+
+    @classmethod
+    def start(cls, prompts: Sequence[Sequence[int]], n: int, vocab_size: int, device: torch.device) -> Counts:
+        """Of texts that have no new token yet.
+
+        Args:
+            prompts: ids of each prompt, without padding.
+            n: rows a prompt: row r is sample r % n of prompt r // n.
+            vocab_size: V.
+            device: where the counts are kept.
+        """
+        counts = count_tokens(prompts, vocab_size, device).repeat_interleave(n, 0)
+        return cls(all=counts, text=torch.zeros_like(counts))
+
+    def add(self, tokens: Tensor) -> None:
+        """Counts a new token of every row, int64 [B]."""
+        for counts in (self.all, self.text):
+            counts.scatter_add_(1, tokens[:, None], torch.ones_like(tokens)[:, None])
+
+    def select(self, places: Tensor) -> None:
+        """Keeps these rows in this order; a row may come more than once. int64 [B']."""
+        self.all, self.text = self.all[places], self.text[places]
 
 
 def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -33,6 +92,22 @@ def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
         penalty: above 1 makes repetition less probable, below 1 more.
     """
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def penalise_presence(logits: Tensor, counts: Tensor, penalty: float) -> Tensor:
+    """Takes the penalty off the logits of tokens that are in the new text.
+
+    Args:
+        logits: [B, V].
+        counts: how often a token is in the row's new text, int64 [B, V].
+        penalty: above 0 makes repetition less probable, below 0 more.
+    """
+    return logits - penalty * (counts > 0).to(logits.dtype)
+
+
+def penalise_frequency(logits: Tensor, counts: Tensor, penalty: float) -> Tensor:
+    """Takes the penalty off a token's logit for each time that it is in the new text; see `penalise_presence`."""
+    return logits - penalty * counts.to(logits.dtype)
 
 
 def scale_temperature(logits: Tensor, temperature: float) -> Tensor:
@@ -88,17 +163,34 @@ def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
     return logits.masked_fill(exact < border, -math.inf)
 
 
-def pipeline(parameters: SamplingParameters, seen: Tensor | None) -> list[tuple[str, Filter]]:
+def keep_typical_p(logits: Tensor, p: float) -> Tensor:
+    """Keeps the most typical tokens until their probability reaches p; never fewer than one token.
+
+    The most typical are those whose surprise, -log of the probability, is nearest to the entropy, which is the
+    surprise to be expected.
+    """
+    logprobs = logits.to(_exact(logits)).log_softmax(-1)
+    probabilities = logprobs.exp()
+    entropy = torch.special.entr(probabilities).sum(-1, keepdim=True)
+    distance = ((logprobs + entropy).abs() * _STEPS).round()  # inf for tokens that are left out already
+    order = distance.sort(dim=-1, stable=True).indices
+    ranked = probabilities.gather(-1, order)
+    before = ranked.cumsum(-1) - ranked
+    count = (before < p - _TOLERANCE).sum(-1, keepdim=True).clamp(min=1)
+    keep = torch.arange(logits.shape[-1], device=logits.device) < count
+    return logits.masked_fill(~torch.zeros_like(keep).scatter(-1, order, keep), -math.inf)
+
+
+def pipeline(parameters: SamplingParameters, counts: Counts | None) -> list[tuple[str, Filter]]:
     """The filters that these settings switch on, by name, in their order.
 
     Args:
         parameters: the settings.
-        seen: what `penalise_repetition` needs, where the penalty isn't 1.
+        counts: what the penalties need, where one is on.
     """
     filters: list[tuple[str, Filter]] = []
-    penalty = parameters.repetition_penalty
-    if penalty != 1 and seen is not None:
-        filters.append(("repetition_penalty", lambda logits: penalise_repetition(logits, seen, penalty)))
+    if counts is not None:
+        filters.extend(_penalties(parameters, counts))
     if parameters.is_greedy:
         return filters
     if parameters.temperature != 1:
@@ -109,6 +201,20 @@ def pipeline(parameters: SamplingParameters, seen: Tensor | None) -> list[tuple[
         filters.append(("top_p", lambda logits: keep_top_p(logits, parameters.top_p)))
     if parameters.min_p:
         filters.append(("min_p", lambda logits: keep_min_p(logits, parameters.min_p)))
+    if parameters.typical_p < 1:
+        filters.append(("typical_p", lambda logits: keep_typical_p(logits, parameters.typical_p)))
+    return filters
+
+
+def _penalties(parameters: SamplingParameters, counts: Counts) -> list[tuple[str, Filter]]:
+    filters: list[tuple[str, Filter]] = []
+    repetition, presence = parameters.repetition_penalty, parameters.presence_penalty
+    if repetition != 1:
+        filters.append(("repetition_penalty", lambda logits: penalise_repetition(logits, counts.all > 0, repetition)))
+    if presence:
+        filters.append(("presence_penalty", lambda logits: penalise_presence(logits, counts.text, presence)))
+    if frequency := parameters.frequency_penalty:
+        filters.append(("frequency_penalty", lambda logits: penalise_frequency(logits, counts.text, frequency)))
     return filters
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from nbllm.sample import SamplingParameters
 from nbllm.sample.filters import (
+    Counts,
     keep_min_p,
     keep_top_k,
     keep_top_p,
@@ -130,7 +131,8 @@ def test_filters_leave_their_input_alone(logits: torch.Tensor) -> None:
     settings = SamplingParameters(
         repetition_penalty=1.3, temperature=0.7, top_k=40, top_p=0.9, min_p=0.01, max_new_tokens=1
     )
-    steps = pipeline(settings, torch.ones_like(logits, dtype=torch.bool))
+    ones = torch.ones_like(logits, dtype=torch.int64)
+    steps = pipeline(settings, Counts(all=ones, text=ones))
     assert [name for name, _ in steps] == ["repetition_penalty", "temperature", "top_k", "top_p", "min_p"]
     found = logits
     for _, step in steps:
@@ -153,11 +155,10 @@ def test_order_and_result_are_transformers_own(logits: torch.Tensor) -> None:
     wanted = RepetitionPenaltyLogitsProcessor(1.3)(ids, smooth.clone())
     for warper in (TemperatureLogitsWarper(0.7), TopKLogitsWarper(40), TopPLogitsWarper(0.9), MinPLogitsWarper(0.05)):
         wanted = warper(ids, wanted)
-    seen = torch.zeros_like(smooth, dtype=torch.bool)
-    seen[:, :20] = True
+    counts = Counts.start([list(range(20))], 20, 211, torch.device("cpu"))
     settings = SamplingParameters(repetition_penalty=1.3, temperature=0.7, top_k=40, top_p=0.9, min_p=0.05)
     found = smooth
-    for _, step in pipeline(settings, seen):
+    for _, step in pipeline(settings, counts):
         found = step(found)
     assert kept(found) == kept(wanted)
     assert (found.softmax(-1) - wanted.softmax(-1)).abs().max() < 1e-6
