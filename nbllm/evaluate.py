@@ -14,12 +14,22 @@ import gzip
 import lzma
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from nbllm.errors import DataError, UsageError
+from nbllm.errors import DataError
+from nbllm.sample.reading import (
+    Window,
+    beginning,
+    check_finite,
+    check_ids,
+    ending,
+    evaluating,
+    perplexity,
+    window_length,
+    windows,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +39,6 @@ if TYPE_CHECKING:
     from nbllm.tokenizer import Tokenizer
 
 _IGNORED = -100
-_MOST_CONTEXT = 2048
 _LOGITS = 2**26
 """Numbers in one batch of logits: 256 MiB in float32."""
 _XZ_DICTIONARY = 64 * 2**20
@@ -53,10 +62,7 @@ class EvalResult:
     @property
     def perplexity(self) -> float:
         """e to the loss; infinite where that is too large for a number."""
-        try:
-            return math.exp(self.loss)
-        except OverflowError:
-            return math.inf
+        return perplexity(self.loss)
 
     def rows(self) -> list[tuple[str, str]]:
         """The result as label and value."""
@@ -79,19 +85,6 @@ class EvalResult:
             for label, value in self.rows()
         )
         return f'<table class="nbllm-eval">{rows}</table>'
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Window:
-    """A piece of a document: what the model reads, and what of it counts."""
-
-    ids: list[int]
-    """Inputs and, one longer, their targets."""
-    first: int
-    """The first target that counts; those before were counted in the window before."""
-
-    def __len__(self) -> int:
-        return len(self.ids) - 1
 
 
 def evaluate(
@@ -118,23 +111,12 @@ def evaluate(
     documents = [text for text in texts if text]
     if not documents:
         raise DataError("There is no text to evaluate on")
-    config = model.config.get_text_config()
-    largest = getattr(config, "max_position_embeddings", None)
-    length = context if context is not None else min(largest or _MOST_CONTEXT, _MOST_CONTEXT)
-    if length < 2 or (largest is not None and length > largest):
-        raise UsageError(f"The context is from 2 to {largest or 'any number of'} tokens", received=context)
-    first = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
-    start = [] if first is None else [first]
-    end = [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+    length = window_length(model, context)
+    start, end = beginning(tokenizer), ending(tokenizer)
     encoded = tokenizer.encode_batch(documents)
-    highest = max(max(ids, default=0) for ids in encoded)
-    if highest >= config.vocab_size:
-        raise UsageError(
-            f"The text has token {highest}, and the model's vocabulary has {config.vocab_size:,} tokens",
-            next="Load the tokenizer that the model was trained with",
-        )
-    windows = [window for ids in encoded for window in _windows([*start, *ids, *end], length)]
-    nats, count = _predict(model, windows, config.vocab_size, progress)
+    check_ids(model, encoded)
+    read = [window for ids in encoded for window in windows([*start, *ids, *end], length)]
+    nats, count = _predict(model, read, progress)
     if not count:
         raise DataError("The text has no token to predict", next="Give longer texts")
     # without a first token, the first one of a text is given, not predicted, and its bytes don't count
@@ -162,7 +144,7 @@ def evaluate_stream(
 
     device = model.get_input_embeddings().weight.device
     nats, count = 0.0, 0
-    with _evaluating(model):
+    with evaluating(model):
         for batch in stream.batches(seq_len, batch_size, max_rows=max_rows):
             ids, targets, positions = (
                 torch.from_numpy(array).to(device) for array in (batch.input_ids, batch.targets, batch.position_ids)
@@ -195,27 +177,17 @@ def compressed_bits_per_byte(texts: Iterable[str]) -> dict[str, float]:
     return {name: 8 * size / len(content) for name, size in sizes.items()}
 
 
-def _windows(ids: list[int], length: int) -> Iterator[_Window]:
-    """Cuts a document's ids into windows of at most `length` inputs; each target counts once."""
-    inputs = len(ids) - 1
-    done, end = 0, min(length, inputs)
-    while done < inputs:
-        begin = max(0, end - length)
-        yield _Window(ids=ids[begin : end + 1], first=done - begin)
-        done, end = end, min(end + length // 2, inputs)
-
-
 def _predict(
-    model: PreTrainedModel, windows: list[_Window], vocab_size: int, progress: Callable[[int, int], None] | None
+    model: PreTrainedModel, read: list[Window], progress: Callable[[int, int], None] | None
 ) -> tuple[float, int]:
     """Sum of nats and number of targets that count."""
     import torch
 
     device = model.get_input_embeddings().weight.device
-    total = sum(len(window) - window.first for window in windows)
+    total = sum(len(window) - window.first for window in read)
     nats, count = 0.0, 0
-    with _evaluating(model):
-        for batch in _batches(windows, vocab_size):
+    with evaluating(model):
+        for batch in _batches(read, model.config.get_text_config().vocab_size):
             width = len(batch[0])
             ids = torch.zeros(len(batch), width, dtype=torch.long)  # [B, T]; what pads on the right is never looked at
             targets = torch.full((len(batch), width), _IGNORED)
@@ -230,10 +202,10 @@ def _predict(
     return nats, count
 
 
-def _batches(windows: list[_Window], vocab_size: int) -> Iterator[list[_Window]]:
+def _batches(read: list[Window], vocab_size: int) -> Iterator[list[Window]]:
     """Windows of like length together, the longest first, as many as keep the logits small."""
-    batch: list[_Window] = []
-    for window in sorted(windows, key=len, reverse=True):
+    batch: list[Window] = []
+    for window in sorted(read, key=len, reverse=True):
         if batch and (len(batch) + 1) * len(batch[0]) * vocab_size > _LOGITS:
             yield batch
             batch = []
@@ -249,25 +221,9 @@ def _nats(logits: Tensor, targets: Tensor) -> Tensor:
     return losses.cpu().double().sum()
 
 
-@contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """No gradients, evaluation mode, and the mode it was in afterwards."""
-    import torch
-
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
-
-
 def _result(nats: float, count: int, text_bytes: float, documents: int) -> EvalResult:
-    if not math.isfinite(nats):
-        raise DataError("The model's logits aren't finite numbers", next="Load it as fp32, or an older checkpoint")
     return EvalResult(
-        loss=nats / count,
+        loss=check_finite(nats) / count,
         bits_per_byte=nats / math.log(2) / text_bytes if text_bytes else math.inf,
         tokens=count,
         text_bytes=round(text_bytes),

@@ -22,7 +22,7 @@ ALLOWED = {
     "model": {"errors", "store"},
     "adapters": {"errors", "store", "model"},
     "sample": {"errors", "store", "model", "tokenizer", "adapters"},
-    "evaluate": {"errors", "store", "model", "tokenizer", "adapters", "shards"},
+    "evaluate": {"errors", "store", "model", "tokenizer", "adapters", "shards", "sample"},
     "export": {"errors", "store", "model", "tokenizer", "adapters"},
     "train": {"errors", "store", "shards", "model", "adapters", "tokenizer", "sample", "evaluate"},
     "sessions": {
