@@ -203,5 +203,14 @@ def test_it_looks_right(open_notebook, width):
         box, inside = alternatives.bounding_box(), panel.bounding_box()
         assert inside["x"] <= box["x"]
         assert box["x"] + box["width"] <= inside["x"] + inside["width"] + 1, "it stays beside its text"
+    nameless = panel.evaluate(
+        "(root) => [...root.querySelectorAll('button, input, select, textarea')].filter((node) =>"
+        " !node.getAttribute('aria-label') && !node.textContent.trim() && !node.closest('label'))"
+        ".map((node) => node.outerHTML)"
+    )
+    assert nameless == [], "every control has a name"
+    if width < 1000:
+        columns = panel.locator(".nbllm-texts > div:first-child, .nbllm-pin")
+        assert columns.nth(0).bounding_box()["x"] == columns.nth(1).bounding_box()["x"], "the columns stack"
     wide = panel.evaluate("(root) => root.scrollWidth - root.clientWidth")
     assert wide <= 1, "nothing is cut at the side"
