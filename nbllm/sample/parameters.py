@@ -12,6 +12,7 @@ from nbllm.errors import UsageError
 
 _LARGEST_SEED = 2**63 - 1
 _LARGEST_PENALTY = 2.0  # presence and frequency, as OpenAI and vLLM have it
+_LARGEST_POWER = 10.0  # a length to a larger one may leave what a float holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,7 @@ class SamplingParameters:
         self._number("min_p", 0.0, 1.0)
         self._number("typical_p", 0.0, 1.0)
         self._whole("beams", 1, None)
-        self._number("length_penalty", None, None)
+        self._number("length_penalty", -_LARGEST_POWER, _LARGEST_POWER)
         self._whole("prompt_lookup", 0, None)
         self._whole("seed", 0, _LARGEST_SEED)
         self._whole("n", 1, None)
@@ -109,7 +110,7 @@ class SamplingParameters:
             raise UsageError(f"{name} is {limits}", received=value)
         object.__setattr__(self, name, number)
 
-    def _number(self, name: str, least: float | None, most: float | None, *, above: bool = False) -> None:
+    def _number(self, name: str, least: float, most: float | None, *, above: bool = False) -> None:
         value = getattr(self, name)
         try:
             if isinstance(value, (bool, str)):
@@ -117,9 +118,9 @@ class SamplingParameters:
             number = float(value)
         except (TypeError, ValueError):
             raise UsageError(f"{name} is a number", received=value) from None
-        low, high = (-math.inf if least is None else least), (math.inf if most is None else most)
-        if not math.isfinite(number) or not low <= number <= high or (above and number == low):
-            lower = "finite" if least is None else f"above {least:g}" if above else f"at least {least:g}"
+        outside = number < least or (above and number == least) or (most is not None and number > most)
+        if not math.isfinite(number) or outside:
+            lower = f"above {least:g}" if above else f"at least {least:g}"
             limits = lower if most is None else f"from {least:g} to {most:g}"
             raise UsageError(f"{name} is {limits}", received=value)
         object.__setattr__(self, name, number)
