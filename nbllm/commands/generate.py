@@ -9,7 +9,8 @@ from nbllm.commands.options import Option
 from nbllm.errors import Interrupted, UsageError
 
 _SETTINGS = (
-    "max_new_tokens", "greedy", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "seed", "n",
+    "max_new_tokens", "greedy", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty",
+    "presence_penalty", "frequency_penalty", "beams", "length_penalty", "prompt_lookup", "sliding", "stop", "seed", "n",
 )  # fmt: skip
 
 
@@ -64,10 +65,33 @@ COMMAND = Command(
         Option(
             name="--min-p", help="keep tokens with this share of the most probable one's probability", kind="number"
         ),
+        Option(
+            name="--typical-p",
+            help="keep the smallest set with this probability whose surprise is nearest to the expected; 1 keeps all",
+            kind="number",
+        ),
         Option(name="--repetition-penalty", help="divides logits of tokens that were there; 1 is off", kind="number"),
+        Option(
+            name="--presence-penalty",
+            help="taken off logits of tokens that are in the new text; 0 is off",
+            kind="number",
+        ),
+        Option(
+            name="--frequency-penalty", help="taken off once for each time a token is in the new text", kind="number"
+        ),
+        Option(name="--beams", help="keep so many continuations side by side; nothing is drawn", kind="integer"),
+        Option(
+            name="--length-penalty", help="power of a beam's length; more of it favours longer beams", kind="number"
+        ),
+        Option(
+            name="--prompt-lookup",
+            help="guess so many tokens a step from the text so far: faster where it repeats itself; 0 is off",
+            kind="integer",
+        ),
+        Option(name="--sliding", help="go on where the context is full, without the oldest text", kind="flag"),
         Option(name="--stop", help="end before one of these texts", many=True),
         Option(name="--seed", help="of the random numbers", kind="integer"),
-        Option(name="--n", help="samples", kind="integer"),
+        Option(name="--n", help="samples; with several beams the best of them", kind="integer"),
         Option(name="--model", help="a run, folder, GGUF file or hub name", completes="run"),
         Option(name="--checkpoint", help="the step of a run's checkpoint", kind="integer"),
         Option(name="--adapter", help="an adapter, or off", completes="adapter"),
