@@ -15,11 +15,29 @@ from nbllm.sample.parameters import SamplingParameters
 if TYPE_CHECKING:
     from nbllm.sample.engine import generate, generate_batch
     from nbllm.sample.prompt import chat_prompt
-    from nbllm.sample.trace import Trace
+    from nbllm.sample.score import Score
+    from nbllm.sample.trace import Step, Trace
 
-_LATER = {"generate": "engine", "generate_batch": "engine", "chat_prompt": "prompt", "Trace": "trace"}
+_LATER = {
+    "generate": "engine",
+    "generate_batch": "engine",
+    "chat_prompt": "prompt",
+    "Score": "score",
+    "Step": "trace",
+    "Trace": "trace",
+}
 
-__all__ = ["Generation", "Sample", "SamplingParameters", "Trace", "chat_prompt", "generate", "generate_batch"]
+__all__ = [
+    "Generation",
+    "Sample",
+    "SamplingParameters",
+    "Score",
+    "Step",
+    "Trace",
+    "chat_prompt",
+    "generate",
+    "generate_batch",
+]
 
 
 def __getattr__(name: str) -> Any:

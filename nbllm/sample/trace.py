@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nbllm.errors import UsageError
+from nbllm.sample.coloured import Coloured, tokens_of
 from nbllm.tokenizer import Tokenizer
 
 ALTERNATIVES = 10
@@ -29,9 +30,10 @@ _HEAD = 6
 """Numbers of a step besides its alternatives: token, rank, probability, entropy, final, final entropy."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Trace:
-    """What could have been said at each step of a generation, and how probable it was."""
+    """What could have been said at each step of a generation, and how probable it was; a notebook shows its tokens
+    coloured."""
 
     steps: pa.Table
     """One row a token: `sample`, `step`, `token`, `text`, `rank` (1: the model's most probable), `probability` (the
@@ -52,6 +54,27 @@ class Trace:
             raise UsageError(f"The trace has no step {step} of sample {sample}")
         rows: list[dict[str, object]] = found.to_pylist()
         return rows
+
+    def coloured(self, colour: str = "probability") -> Coloured:
+        """The samples with their tokens coloured by the model's own `probability`, by `rank` or by `entropy`."""
+        found = tokens_of(self.steps, self.alternatives, "model")
+        lengths = np.bincount(self.steps["sample"].to_numpy(), minlength=1)
+        ends = np.cumsum(lengths).tolist()
+        count = self.steps.num_rows
+        several = f" in {len(ends)} samples" if len(ends) > 1 else ""
+        filters = " → ".join(name.replace("_", " ") for name in self.filters)
+        heading = f"{count:,} token{'' if count == 1 else 's'}{several}, before " + (filters or "any filter")
+        texts = tuple(found[begin:end] for begin, end in zip([0, *ends], ends, strict=False))
+        return Coloured(texts=texts, colour=colour, heading=heading)
+
+    def __str__(self) -> str:
+        return str(self.coloured())
+
+    def __repr__(self) -> str:
+        return f"Trace({self.steps.num_rows:,} tokens, filters {', '.join(self.filters) or 'off'})"
+
+    def _repr_html_(self) -> str:
+        return self.coloured()._repr_html_()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +132,8 @@ class Recorder:
             self._places.append((row, self._counts.get(row, 0)))
             self._counts[row] = self._counts.get(row, 0) + 1
         taken = chosen[:, None]
-        top = _most_probable(logits, self._alternatives)
-        of_chosen = logits.gather(1, taken)
-        ids = torch.arange(logits.shape[-1], device=logits.device)
-        ahead = (logits > of_chosen) | ((logits == of_chosen) & (ids < taken))
+        top = most_probable(logits, self._alternatives)
+        rank = ranks(logits, chosen)[:, None]
         numbers, probabilities = [], []
         for place, stage in enumerate([logits, *after.values()]):  # one [B, V] at a time
             softmax = stage.softmax(-1)
@@ -123,9 +144,7 @@ class Recorder:
             numbers += numbers
         floats = torch.cat([*numbers, *probabilities], 1).float()
         # everything as 32 bits in one tensor, so that it leaves the device in one transfer
-        self._pending.append(
-            torch.cat([taken.int(), 1 + ahead.sum(-1, keepdim=True).int(), top.int(), floats.view(torch.int32)], 1)
-        )
+        self._pending.append(torch.cat([taken.int(), rank.int(), top.int(), floats.view(torch.int32)], 1))
         if len(self._pending) >= _STEPS_ON_DEVICE:
             self._to_host()
 
@@ -225,15 +244,31 @@ class _Lines:
         """float32 [N, S, K]: the alternatives' probabilities."""
 
 
-def _most_probable(logits: Tensor, count: int) -> Tensor:
+def most_probable(logits: Tensor, count: int) -> Tensor:
     """The ids of the highest logits, int64 [B, K]; among equals the lowest id first, as a greedy choice has it."""
     found = logits.topk(min(count, logits.shape[-1]), dim=-1).indices.sort(-1).values
     return found.gather(1, logits.gather(1, found).argsort(dim=-1, descending=True, stable=True))
 
 
+def ranks(logits: Tensor, chosen: Tensor) -> Tensor:
+    """How many tokens come before these, plus one; among equals the lowest id comes first.
+
+    Args:
+        logits: [B, V].
+        chosen: int64 [B].
+
+    Returns:
+        int64 [B].
+    """
+    taken = chosen[:, None]
+    of_chosen = logits.gather(1, taken)
+    ids = torch.arange(logits.shape[-1], device=logits.device)
+    return 1 + ((logits > of_chosen) | ((logits == of_chosen) & (ids < taken))).sum(-1)
+
+
 def _steps_table(tokenizer: Tokenizer, where: NDArray[np.int32], lines: _Lines) -> pa.Table:
     columns: dict[str, Any] = {"sample": where[:, 0], "step": where[:, 1], "token": lines.tokens}
-    columns |= {"text": _texts(tokenizer, lines.tokens), "rank": lines.ranks}
+    columns |= {"text": token_texts(tokenizer, lines.tokens), "rank": lines.ranks}
     names = {"probability": 0, "final": 2, "entropy": 1, "final_entropy": 3}
     columns |= {name: lines.numbers[:, i] for name, i in names.items()}
     return pa.table(columns)
@@ -245,13 +280,13 @@ def _alternatives_table(
     kept = lines.tops.shape[1]
     ids = lines.tops.reshape(-1)
     columns: dict[str, Any] = {"sample": where[:, 0].repeat(kept), "step": where[:, 1].repeat(kept)}
-    columns |= {"token": ids, "text": _texts(tokenizer, ids), "chosen": ids == lines.tokens.repeat(kept)}
+    columns |= {"token": ids, "text": token_texts(tokenizer, ids), "chosen": ids == lines.tokens.repeat(kept)}
     columns |= {name: lines.stages[:, i].reshape(-1) for i, name in enumerate(stages)}
     columns |= {"final": lines.stages[:, -1].reshape(-1)}
     return pa.table(columns)
 
 
-def _texts(tokenizer: Tokenizer, ids: NDArray[np.int32]) -> pa.Array:
+def token_texts(tokenizer: Tokenizer, ids: NDArray[np.int32]) -> pa.Array:
     """Each token made visible."""
     known = {id: _text(tokenizer, id) for id in set(ids.tolist())}
     return pa.array([known[id] for id in ids.tolist()], type=pa.string())

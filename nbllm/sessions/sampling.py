@@ -17,7 +17,7 @@ from nbllm.store import Manifest
 
 if TYPE_CHECKING:
     from nbllm.evaluate import EvalResult
-    from nbllm.sample import Generation, SamplingParameters
+    from nbllm.sample import Generation, SamplingParameters, Score
     from nbllm.tokenizer import Tokenizer
 
 
@@ -146,6 +146,14 @@ class Sampling(Pointers):
         with self.lock:
             loaded, tokenizer = self.load_model(model=model)
             return evaluate(loaded, tokenizer, texts)
+
+    def score(self, text: str, *, model: str | None = None, adapter: str | None = None) -> Score:
+        """How well the current model (or another) expects each token of a text; a notebook shows them coloured."""
+        from nbllm.sample.score import score
+
+        with self.lock:
+            loaded, tokenizer = self.load_model(model=model, adapter=adapter)
+            return score(loaded, tokenizer, text)
 
     def export(self, folder: str | Path, to: str = "hf", *, overwrite: bool = False) -> Path:
         """Writes the current model, merged with the current adapter, as an ordinary transformers folder."""

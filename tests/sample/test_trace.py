@@ -140,3 +140,23 @@ def test_what_stays_on_the_device_is_bounded(tokenizer: Tokenizer) -> None:
     assert most < 64 * 4 * (6 + 7 * 10)
     trace = recorder.trace(tokenizer, [0], [[1] * 2000])
     assert trace.alternatives.num_rows == 20_000
+
+
+def test_a_trace_shows_its_tokens_coloured(tokenizer: Tokenizer) -> None:
+    recorder, said = Recorder(alternatives=3), {0: [40, 41, 42], 1: [43]}
+    for number in range(3):
+        logits = torch.arange(tokenizer.vocab_size).float().repeat(2, 1) / 30
+        recorder.add([0, 1], logits, {"top_k": logits}, torch.tensor([40 + number, 43 + number]))
+    trace = recorder.trace(tokenizer, [0, 1], [said[0], said[1]])
+    found = trace.coloured("rank")
+    assert [[token.id for token in text] for text in found.texts] == [[40, 41, 42], [43]]
+    best = trace.at(0)[0]
+    assert found.texts[1][0].alternatives[0] == (best["text"], best["model"])
+    assert found.texts[0][2].rank == trace.steps["rank"].to_pylist()[2]
+    assert found.heading == "4 tokens in 2 samples, before top k"
+    assert 'aria-label="sample 2 of 2"' in trace._repr_html_()
+    assert str(trace).splitlines()[0] == "4 tokens in 2 samples, before top k"
+    assert repr(trace) == "Trace(4 tokens, filters top_k)"
+    nothing = recorder.trace(tokenizer, [0], [[]])
+    assert nothing.coloured().texts == ((),)
+    assert "<table" not in nothing._repr_html_()

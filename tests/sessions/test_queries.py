@@ -53,3 +53,11 @@ def test_checkpoints_of_the_current_run(session: Session) -> None:
     assert session.checkpoints() == [10, 20]
     session.model = replace(session.model, checkpoint=10)
     assert session.checkpoints() == [10, 20]
+
+
+def test_the_score_of_a_text_is_that_of_the_current_model(session: Session, tmp_path: Path) -> None:
+    from nbllm.sample.score import score
+
+    found = session.score("the fox of the queue")
+    assert found.tokens.equals(score(*session.load_model(), "the fox of the queue").tokens)
+    assert session.score("the fox of the queue", model=str(tmp_path / "model"), adapter="off").loss == found.loss
