@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nbllm.errors import NbllmError, NotFoundError, UsageError
-from nbllm.panels.generate_settings import Source, as_cell
+from nbllm.panels.generate_settings import Source, as_cell, one_text
 from nbllm.panels.generate_tokens import Stream, Token
 from nbllm.panels.generate_tree import Branch, Tree
 
@@ -216,7 +216,7 @@ class Sampler:
                 branch.input_ids or branch.prompt,
                 **_listeners(self.session, stream),
                 should_stop=lambda: self._cancelled(job),
-                n=1,
+                **one_text(branch.sampling),
                 max_new_tokens=min(room, branch.sampling.max_new_tokens),
             )
             stream.flush()
@@ -296,8 +296,8 @@ def _listeners(session: Any, stream: Stream) -> dict[str, Any]:
     numbers = {"probability": 1.0, "final": 1.0, "rank": 1, "entropy": 0.0, "final_entropy": 0.0, "alternatives": ()}
 
     def piece(sample: int, text: str) -> None:
-        stream.text(sample, text)
         stream.step(sample, SimpleNamespace(token=hash(text) % 2**20, text=text, **numbers))
+        stream.text(sample, text)
 
     return {"on_text": piece}
 

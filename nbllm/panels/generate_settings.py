@@ -28,6 +28,9 @@ SETTINGS: dict[str, type[int] | type[float]] = {
 """The settings with a slider, in their order, and their types."""
 
 
+_ONE_TEXT = {"n": 1, "beams": 1, "prompt_lookup": 0}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """Which model said a text."""
@@ -54,6 +57,11 @@ class Source:
 def values(sampling: Any) -> dict[str, int | float]:
     """The settings with a slider that this dataclass has, with their values."""
     return {name: getattr(sampling, name) for name in SETTINGS if hasattr(sampling, name)}
+
+
+def one_text(sampling: Any) -> dict[str, int]:
+    """What the panel sets beside the sliders, as far as the dataclass has it: one text, a drawn token at a time."""
+    return {name: value for name, value in _ONE_TEXT.items() if hasattr(sampling, name)}
 
 
 def setting(name: str, value: Any) -> int | float:
@@ -92,7 +100,8 @@ def as_cell(prompt: str | Sequence[int], sampling: Any, source: Source) -> str:
         options.append(f"--adapter {text.typed(source.adapter or 'off')}")
     options += [f"--{name.replace('_', '-')} {written(value)}" for name, value in values(sampling).items()]
     options += ["--greedy"] if getattr(sampling, "greedy", False) else []
-    options += ["--n 1"] if getattr(sampling, "n", 1) != 1 else []
+    options += ["--sliding"] if getattr(sampling, "sliding", False) else []
+    options += [f"--{name} 1" for name in ("n", "beams") if hasattr(sampling, name)]
     options += [f'--stop "{stop}"' for stop in stops]
     return f"%%llm_generate {' '.join(options)}\n{prompt}"
 
@@ -101,7 +110,8 @@ def _as_python(prompt: str | Sequence[int], sampling: Any, source: Source) -> st
     arguments: dict[str, Any] = {}
     if source.model is not None:
         arguments = {"model": source.model, "checkpoint": source.checkpoint, "adapter": source.adapter or "off"}
-    arguments |= {**values(sampling), "greedy": getattr(sampling, "greedy", False), "stop": sampling.stop, "n": 1}
+    switches = {name: getattr(sampling, name) for name in ("greedy", "sliding", "stop") if hasattr(sampling, name)}
+    arguments |= {**values(sampling), **switches, **one_text(sampling)}
     start = prompt if isinstance(prompt, str) else list(prompt)
     lines = [f"    {name}={value!r}," for name, value in arguments.items() if value is not None]
     return "\n".join(["import nbllm", "", "nbllm.session().generate(", f"    {start!r},", *lines, ")"])

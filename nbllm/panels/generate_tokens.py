@@ -128,27 +128,42 @@ class Stream:
 
     def __init__(self, send: Callable[[list[Token]], None]) -> None:
         self._send = send
+        self._open: Any = None  # the newest step, whose text may still come
         self._text = ""
         self._held: list[Token] = []
         self._sent_at = -math.inf
 
-    def text(self, _sample: int, piece: str) -> None:
-        """A piece of text: it belongs to the token whose step comes next."""
-        self._text += piece
-
     def step(self, _sample: int, step: Any) -> None:
-        """A token, after its piece of the text."""
-        text, self._text = self._text, ""
-        self._held.append(token_of(step, text))
-        if time.monotonic() - self._sent_at > _FLUSH_S:
-            self.flush()
+        """A token, before its piece of the text; it may have none."""
+        self._close()
+        self._open = step
+        self._flush_in_time()
+
+    def text(self, _sample: int, piece: str) -> None:
+        """A piece of the text: it belongs to the newest token."""
+        self._text += piece
+        self._close()
+        self._flush_in_time()
 
     def flush(self) -> None:
         """Passes on what is held."""
+        self._close()
+        self._pass_on()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._held.append(token_of(self._open, self._text))
+            self._open, self._text = None, ""
+
+    def _flush_in_time(self) -> None:
+        if time.monotonic() - self._sent_at > _FLUSH_S:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
         if self._held:
             held, self._held = self._held, []
             self._send(held)
-        self._sent_at = time.monotonic()
+            self._sent_at = time.monotonic()
 
 
 def _dropped_by(row: dict[str, Any]) -> int:

@@ -38,6 +38,8 @@ class FakeSampling:
     stop: tuple[str, ...] = ()
     seed: int = 0
     n: int = 1
+    beams: int = 1
+    sliding: bool = False
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -163,6 +165,6 @@ class FakeSession(HasTraits):
                 token = int(draw) % len(WORDS)
                 text += word(token)
                 tokens.append(token)
-                on_text(0, word(token))
                 on_step(0, step(len(tokens) - 1, token, sampling.top_p, noise))
+                on_text(0, word(token))
             return FakeGeneration(prompt_tokens=ids, text=text, tokens=tokens, stop_reason=reason)

@@ -57,9 +57,9 @@ def test_a_stream_gives_each_token_its_piece_of_the_text_and_the_first_at_once()
     sent = []
     stream = Stream(lambda tokens: sent.append([token.text for token in tokens]))
     for piece in (" a", "", "é", " b"):
+        stream.step(0, step())
         if piece:
             stream.text(0, piece)
-        stream.step(0, step())
     stream.flush()
     assert sent == [[" a"], ["", "é", " b"]]
 
@@ -115,7 +115,7 @@ def test_the_cell_says_everything():
     assert as_cell("{'a': $x}", sampling, source) == (
         '%%llm_generate --model "my run" --checkpoint 600 --adapter pirate --temperature 0.7 --top-p 0.9 --top-k 0 '
         "--min-p 0 --typical-p 1 --repetition-penalty 1 --presence-penalty 0 --frequency-penalty 0 "
-        "--max-new-tokens 40 --seed 7 --greedy --n 1 --stop \"END\"\n{'a': $x}"
+        "--max-new-tokens 40 --seed 7 --greedy --n 1 --beams 1 --stop \"END\"\n{'a': $x}"
     )
 
 
@@ -128,7 +128,7 @@ def test_what_no_line_can_hold_becomes_python():
     assert prompt == [1, 2]
     assert arguments == {
         "model": "pydocs-nano", "checkpoint": 600, "adapter": "off", **values(FakeSampling()), "greedy": False,
-        "stop": ("\n\n",), "n": 1,
+        "sliding": False, "stop": ("\n\n",), "n": 1, "beams": 1,
     }  # fmt: skip
 
 

@@ -67,6 +67,7 @@ def of(panel, kind):
 
 def test_tokens_stream_and_are_whole(make):
     session = FakeSession(token_s=0.002)
+    session.sampling = replace(session.sampling, n=3, beams=4)
     panel = make(session)
     branch = sample(panel, prompt="Go")
     sent = of(panel, "tokens")
@@ -76,7 +77,7 @@ def test_tokens_stream_and_are_whole(make):
     assert "".join(text for m in sent for text in m["texts"]) == branch.text
     assert len(branch.tokens) == 40
     assert session.calls[0]["prompt"] == "Go"
-    assert session.calls[0]["sampling"].n == 1
+    assert (session.calls[0]["sampling"].n, session.calls[0]["sampling"].beams) == (1, 1)
 
 
 def test_a_newer_wish_cancels_the_older_and_its_tokens(make):
