@@ -31,6 +31,8 @@ _TOLERANCE = 1e-7
 _FEW = 1024
 _STEPS = 2.0**20
 """Steps a nat: what rounding in float32 logits can't tell apart counts as equally surprising."""
+_FARTHEST = 2.0**40
+"""In such steps: of a token that is left out already."""
 
 
 def count_tokens(rows: Sequence[Sequence[int]], vocab_size: int, device: torch.device) -> Tensor:
@@ -172,13 +174,22 @@ def keep_typical_p(logits: Tensor, p: float) -> Tensor:
     logprobs = logits.to(_exact(logits)).log_softmax(-1)
     probabilities = logprobs.exp()
     entropy = torch.special.entr(probabilities).sum(-1, keepdim=True)
-    distance = ((logprobs + entropy).abs() * _STEPS).round()  # inf for tokens that are left out already
-    order = distance.sort(dim=-1, stable=True).indices
+    distance = ((logprobs + entropy).abs() * _STEPS).round().clamp(max=_FARTHEST).long()
+    tokens = torch.arange(logits.shape[-1], device=logits.device)
+    rank = distance * logits.shape[-1] + tokens  # no two alike
+    if logits.device.type == "cpu" and logits.shape[-1] > _FEW:  # as for top-p
+        order = rank.topk(_FEW, dim=-1, largest=False).indices
+        if bool((probabilities.gather(-1, order).sum(-1) >= p).all()):
+            return _keep_typical(logits, probabilities, order, p)
+    return _keep_typical(logits, probabilities, rank.sort(dim=-1).indices, p)
+
+
+def _keep_typical(logits: Tensor, probabilities: Tensor, order: Tensor, p: float) -> Tensor:
+    """Keeps the first tokens of each row's order until their probability reaches p."""
     ranked = probabilities.gather(-1, order)
-    before = ranked.cumsum(-1) - ranked
-    count = (before < p - _TOLERANCE).sum(-1, keepdim=True).clamp(min=1)
-    keep = torch.arange(logits.shape[-1], device=logits.device) < count
-    return logits.masked_fill(~torch.zeros_like(keep).scatter(-1, order, keep), -math.inf)
+    keep = ranked.cumsum(-1) - ranked < p - _TOLERANCE
+    keep[..., 0] = True
+    return logits.masked_fill(~torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, keep), -math.inf)
 
 
 def pipeline(parameters: SamplingParameters, counts: Counts | None) -> list[tuple[str, Filter]]:

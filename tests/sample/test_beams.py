@@ -124,6 +124,17 @@ def test_enough_beams_find_the_best_of_all(length_penalty: float) -> None:
     assert [beam.score for beam in found] == pytest.approx([score(text) for text in wanted[:5]], abs=1e-5)
 
 
+def test_one_beam_is_the_most_probable_token_each_time(model: Any) -> None:
+    parameters = SamplingParameters(beams=1, max_new_tokens=10, temperature=5, typical_p=0, repetition_penalty=1.2)
+    [found] = beam_search(of_model(model), [1, 2, 3], parameters, (), None)
+    ids = [1, 2, 3]
+    for _ in range(10):
+        scores = model(torch.tensor([ids])).logits[0, -1].float().log_softmax(-1)
+        scores[ids] *= 1.2
+        ids.append(int(scores.argmax()))
+    assert list(found.tokens) == ids[3:]
+
+
 def test_ties_go_to_the_lowest_ids() -> None:
     parameters = SamplingParameters(beams=3, n=3, max_new_tokens=2)
     found = beam_search(of_table(lambda ids: [0.0] * 7), [3], parameters, (), None)

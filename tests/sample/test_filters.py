@@ -129,12 +129,15 @@ def test_every_filter_is_its_definition(logits: torch.Tensor, name: str, value: 
 
 @pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 4.0])
 @pytest.mark.parametrize("p", [0.3, 0.95])
-def test_top_p_of_a_large_vocabulary(spread: float, p: float) -> None:
+@pytest.mark.parametrize("name", ["top_p", "typical_p"])
+def test_a_large_vocabulary(name: str, spread: float, p: float) -> None:
     """Few tokens have the probability (spread 4), or thousands, or all alike."""
     logits = torch.randn(2, 9001, generator=torch.Generator().manual_seed(0)) * spread
     logits = torch.cat([logits, logits.round()])
-    for ids, row in zip(kept(keep_top_p(logits, p)), logits.double().numpy(), strict=True):
-        assert set(ids) == smallest_set(by_rank(row), softmax(row), p)
+    keep = keep_top_p if name == "top_p" else keep_typical_p
+    none = np.zeros(9001)
+    for ids, row in zip(kept(keep(logits, p)), logits.double().numpy(), strict=True):
+        assert ids == np.isfinite(reference(name, row, p, none, none)).nonzero()[0].tolist()
 
 
 @pytest.mark.parametrize(
