@@ -38,15 +38,16 @@ _STYLE = (
     ".nbllm-coloured{font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);"
     "color:var(--jp-content-font-color1,inherit);font-variant-numeric:tabular-nums}"
     ".nbllm-coloured .nb-dim{opacity:.8}"
-    ".nbllm-coloured .nb-tokens{font:13px/1.9 var(--jp-code-font-family,monospace);overflow-wrap:anywhere;margin:4px 0}"
-    ".nbllm-coloured .nb-t{padding:2px 1px;border-radius:2px;unicode-bidi:isolate;white-space:pre-wrap;"
-    "-webkit-box-decoration-break:clone;box-decoration-break:clone;box-shadow:inset 0 0 0 1px rgba(128,128,128,.35)}"
-    ".nbllm-coloured .nb-g{border-bottom:1px solid;margin:0 2px;padding-bottom:1px;unicode-bidi:isolate;"
-    "font-size:10px;white-space:nowrap}"
+    ".nbllm-coloured .nb-tokens{font:13px/1.9 var(--jp-code-font-family,monospace);margin:4px 0}"
+    ".nbllm-coloured .nb-t{display:inline-block;max-width:100%;box-sizing:border-box;padding:1px;border-radius:2px;"
+    "line-height:1.4;unicode-bidi:isolate;white-space:pre-wrap;overflow-wrap:anywhere;"
+    "box-shadow:inset 0 0 0 1px rgba(128,128,128,.35)}"
+    ".nbllm-coloured .nb-g{display:inline-block;max-width:100%;border-bottom:1px solid;margin:0 2px;"
+    "padding-bottom:1px;line-height:1.4;unicode-bidi:isolate;font-size:10px}"
     ".nbllm-coloured .nb-c{font-size:13px;padding-right:2px}"
     ".nbllm-coloured i{display:inline-block;width:14px;height:9px}"
     ".nbllm-coloured summary{cursor:pointer;width:max-content}"
-    ".nbllm-coloured table{border-collapse:collapse;margin:4px 0}"
+    ".nbllm-coloured table{border-collapse:collapse;margin:4px 0;font-size:inherit;color:inherit}"
     ".nbllm-coloured th,.nbllm-coloured td{text-align:left;font-weight:normal;padding:1px 14px 1px 0;border:0;"
     "background:none}"
     ".nbllm-coloured td{font-family:var(--jp-code-font-family,monospace)}"
@@ -138,7 +139,7 @@ class Coloured:
             pieces = []
             for whole, group in _groups(tokens):
                 joined = "│".join(_alone(token.text) + self._digit(token) for token in group)
-                pieces.append(f"{{{whole}: {joined}}}" if whole is not None else joined)
+                pieces.append(f"{{{_alone(whole)}: {joined}}}" if whole is not None else joined)
             lines.append(label + "│".join(pieces))
         rows = [list(row) for row in self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -175,14 +176,16 @@ class Coloured:
         swatches = "".join(f'<i class="nb-{level}"></i>' for level in range(LEVELS))
         blocks, left = [], _SHOWN_TOKENS
         for number, tokens in enumerate(self.texts, 1):
-            label = f' aria-label="sample {number} of {len(self.texts)}"' if len(self.texts) > 1 else ""
-            blocks.append(f'<div class="nb-tokens" role="group"{label}>{self._spans(tokens[:left])}</div>')
+            if len(self.texts) > 1:
+                blocks.append(f'<div class="nb-dim">sample {number} of {len(self.texts)}</div>')
+            blocks.append(f'<div class="nb-tokens">{self._spans(tokens[:left])}</div>')
             if len(tokens) > left:
                 blocks.append(f'<div class="nb-dim">… and {len(tokens) - left:,} more tokens</div>')
             left = max(0, left - len(tokens))
         return (
             f'<div class="nbllm-coloured"><style>{_STYLE}</style><div class="nb-dim">{escape(self.heading)}</div>'
-            f'<div class="nb-dim">{self.colour}: {low} <span aria-hidden="true">{swatches}</span> {high}</div>'
+            f'<div><span class="nb-dim">{self.colour}: {low}</span> <span aria-hidden="true">{swatches}</span> '
+            f'<span class="nb-dim">{high}</span></div>'
             f"{''.join(blocks)}{self._table()}</div>"
         )
 
@@ -191,8 +194,8 @@ class Coloured:
         for whole, group in _groups(tokens):
             spans = "".join(self._span(token) for token in group)
             if whole is not None:
-                title = f"{escape(whole)} in {len(group)} tokens"
-                spans = f'<span class="nb-g" title="{title}"><span class="nb-c">{escape(whole)}</span>{spans}</span>'
+                shown = f'<span class="nb-c">{escape(_alone(whole))}</span>'
+                spans = f'<span class="nb-g" title="{escape(whole)} in {len(group)} tokens">{shown}{spans}</span>'
             parts.append(spans)
         return "".join(parts)
 

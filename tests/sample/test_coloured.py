@@ -78,7 +78,7 @@ def test_nothing_of_the_data_is_html() -> None:
     assert page.tags == {
         "div", "style", "span", "i", "details", "summary", "table", "thead", "tbody", "tr", "th", "td",
     }  # fmt: skip
-    assert page.names == {"class", "title", "aria-hidden", "role", "scope"}
+    assert page.names == {"class", "title", "aria-hidden", "scope"}
     for text in ("<script>alert(1)</script>", '" onmouseover="x', "&lt;", '<99><82>"<b>', "</style>", "<i>heading</i>"):
         assert text in page.said
     assert '0.25  <b>"&' in page.titles[0]
@@ -129,6 +129,11 @@ def test_a_mark_alone_gets_something_to_sit_on() -> None:
     assert "e⁴│◌\u0301⁴│↵⁴│⇥␣⁴" in str(coloured("e", "\u0301", "↵", "⇥␣"))
 
 
+def test_a_mark_over_several_tokens_gets_it_too() -> None:
+    assert re.findall(r'class="nb-c">([^<]*)<', coloured("e", "<CC>", "<81>")._repr_html_()) == ["◌\u0301"]
+    assert "{◌\u0301: <CC>⁴│<81>⁴}" in str(coloured("e", "<CC>", "<81>"))
+
+
 def test_the_least_expected_stand_in_a_table() -> None:
     tokens = tuple(token(f"t{i}", 1 / (i + 2)) for i in range(30))
     found = Coloured(texts=(tokens[:20], tokens[20:]), colour="entropy", heading="two")
@@ -138,7 +143,7 @@ def test_the_least_expected_stand_in_a_table() -> None:
     assert lines[5].split() == ["2", "9", "t29", "0.0323", "1", "␣best", "0.5"]
     page = Parsed(found._repr_html_())
     assert "least expected tokens" in page.said
-    assert "aria-label" in page.names
+    assert "sample 2 of 2" in page.said
     assert "entropy: ⁰ over 5 nats … ⁷ 0" in str(found)
 
 

@@ -154,7 +154,7 @@ def test_a_trace_shows_its_tokens_coloured(tokenizer: Tokenizer) -> None:
     assert found.texts[1][0].alternatives[0] == (best["text"], best["model"])
     assert found.texts[0][2].rank == trace.steps["rank"].to_pylist()[2]
     assert found.heading == "4 tokens in 2 samples, before top k"
-    assert 'aria-label="sample 2 of 2"' in trace._repr_html_()
+    assert ">sample 2 of 2<" in trace._repr_html_()
     assert str(trace).splitlines()[0] == "4 tokens in 2 samples, before top k"
     assert repr(trace) == "Trace(4 tokens, filters top_k)"
     nothing = recorder.trace(tokenizer, [0], [[]])
