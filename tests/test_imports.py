@@ -23,7 +23,7 @@ ALLOWED = {
     "adapters": {"errors", "store", "model"},
     "sample": {"errors", "store", "model", "tokenizer", "adapters"},
     "evaluate": {"errors", "store", "model", "tokenizer", "adapters", "shards", "sample"},
-    "export": {"errors", "store", "model", "tokenizer", "adapters"},
+    "export": {"errors", "store", "model", "tokenizer", "adapters", "sample"},
     "train": {"errors", "store", "shards", "model", "adapters", "tokenizer", "sample", "evaluate"},
     "sessions": {
         "errors", "store", "corpus", "tokenizer", "shards", "model", "adapters", "sample", "evaluate", "export",

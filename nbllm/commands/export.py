@@ -1,4 +1,4 @@
-"""`%llm_export`: the current model as a folder that other tools load."""
+"""`%llm_export`: the current model in a form that other tools load."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from nbllm.errors import UsageError
 def _run(call: Call) -> Any:
     if call.arguments.folder is None:
         raise UsageError("%llm_export needs a folder", next="Type %llm_export --to hf FOLDER")
-    folder = call.session.export(call.arguments.folder, **call.arguments.only("to", "overwrite"))
-    call.say(f"Written to {folder}; transformers loads it and predicts the same next tokens.")
-    return folder
+    arguments = call.arguments
+    if "gguf_type" in arguments.given and arguments.to != "gguf":
+        raise UsageError("--gguf-type belongs to --to gguf", received=arguments.to)
+    exported = call.session.export(arguments.folder, **arguments.only("to", "gguf_type", "overwrite"))
+    call.say(exported.message)
+    return exported
 
 
 COMMAND = Command(
     name="llm_export",
-    summary="write the current model as an ordinary transformers folder",
-    example="%llm_export --to hf my-model",
+    summary="write the current model for transformers, ONNX Runtime, llama.cpp or vLLM",
+    example="%llm_export --to hf my-model\n%llm_export --to gguf --gguf-type q8_0 my-gguf",
     options=(
         Option(name="folder", help="the folder to write", completes="file"),
-        Option(name="--to", help="the format", default="hf", choices=("hf",)),
+        Option(name="--to", help="the format", default="hf", choices=("hf", "onnx", "gguf", "vllm")),
+        Option(
+            name="--gguf-type", help="the weights of a GGUF file", default="f16", choices=("f16", "bf16", "q8_0", "f32")
+        ),
         Option(name="--overwrite", help="replace that folder", kind="flag"),
     ),
     run=_run,

@@ -1,6 +1,6 @@
 """Writing a model where the user wants it: the folder is complete, checked and renamed into place, or isn't there.
 
-What a format needs is in a file of its own (`hugging_face` for transformers folders).
+What a format needs is in a file of its own: `hugging_face` for transformers folders, `onnx`, `gguf`, `vllm`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,19 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 from nbllm.errors import StoreError, UsageError, did_you_mean
+from nbllm.export.exported import Check, Exported
 from nbllm.store import sync_files
 
-FORMATS: dict[str, str] = {"hf": "an ordinary transformers folder: config, safetensors, tokenizer"}
+FORMATS: dict[str, str] = {
+    "hf": "an ordinary transformers folder: config, safetensors, tokenizer",
+    "onnx": "a graph with keys and values as inputs and outputs, for ONNX Runtime",
+    "gguf": "one file for llama.cpp",
+    "vllm": "a transformers folder that vLLM serves",
+}
 """What `to` takes."""
 
 
@@ -23,22 +30,25 @@ def export(
     *,
     to: str = "hf",
     adapter: str | Path | None = None,
+    gguf_type: str = "f16",
     overwrite: bool = False,
-) -> Path:
+) -> Exported:
     """Writes a model, merged with its adapter, and checks that the result predicts the same next tokens.
+
+    The check is made in the program that the format is for, where it is installed; `Exported.message` says what was
+    checked, and what to install otherwise.
 
     Args:
         source: a folder (a checkpoint, a transformers model, an adapter), a GGUF file or a hub name.
         folder: what to write; it mustn't hold anything yet.
         to: the format, a key of `FORMATS`.
         adapter: the folder of an adapter to merge in.
+        gguf_type: of the weights in a GGUF file: f16, bf16, q8_0 or f32.
         overwrite: replace the folder, if it holds a model.
 
-    Returns:
-        The folder, absolute.
-
     Raises:
-        UsageError: an unknown format, or a place that can't be written to.
+        UsageError: an unknown format, a place that can't be written to, a package that isn't installed, or a model
+            that the format can't hold.
         StoreError: the folder isn't empty, and `overwrite` is False or it doesn't hold a model.
         RunError: what was written doesn't predict what the source does; nothing is left behind.
     """
@@ -46,15 +56,13 @@ def export(
         raise UsageError(f"There is no export to {to!r}", next=did_you_mean(to, FORMATS))
     target = Path(folder).expanduser().absolute()
     _check_target(target, source, adapter, overwrite=overwrite)
-    from nbllm.export.hugging_face import write
-
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{target.parent} can't be made: {error.strerror}", next="Name another folder") from error
     draft = target.parent / f".{uuid.uuid4().hex}"
     try:
-        write(source, draft, adapter=adapter)
+        written = write(source, draft, to=to, adapter=adapter, gguf_type=gguf_type)
         sync_files(draft)
         if target.exists() and any(target.iterdir()):
             os.replace(target, retired := target.parent / f".{uuid.uuid4().hex}")
@@ -64,7 +72,48 @@ def export(
             os.replace(draft, target)  # also over an empty folder
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return target
+    return replace(written, folder=target, file=target / written.file.relative_to(draft))
+
+
+def write(
+    source: str | Path, folder: Path, *, to: str, adapter: str | Path | None = None, gguf_type: str = "f16"
+) -> Exported:
+    """Writes and checks an export in a folder that isn't there yet; see `export`, which also puts it into its place."""
+    from nbllm.export import gguf, hugging_face, onnx, vllm
+
+    if to == "hf":
+        return Exported(
+            folder=folder, format=to, file=folder, checks=(hugging_face.write(source, folder, adapter=adapter),)
+        )
+    if to == "vllm":
+        checks, missing = vllm.write(source, folder, adapter=adapter)
+        return Exported(folder=folder, format=to, file=folder, checks=tuple(checks), missing=missing)
+    if to == "onnx":
+        onnx.require()
+    else:
+        gguf.require()
+        gguf.check_type(gguf_type)
+    from nbllm.model import is_adapter_folder, load
+    from nbllm.tokenizer import Tokenizer
+
+    merged: Path | None = None
+    found: list[Check]
+    try:
+        if adapter is not None or is_adapter_folder(Path(source).expanduser()):
+            merged = folder.with_name(f"{folder.name}-merged")
+            hugging_face.write(source, merged, adapter=adapter)
+            model, tokenizer = load(merged), Tokenizer.from_folder(merged)
+        else:
+            model, tokenizer = load(source), hugging_face.tokenizer_of(source)
+        if to == "onnx":
+            found, missing = onnx.write(model, tokenizer, folder)
+            file = folder / onnx.MODEL
+        else:
+            file, found, missing = gguf.write(model, tokenizer, folder, gguf_type=gguf_type)
+    finally:
+        if merged is not None:
+            shutil.rmtree(merged, ignore_errors=True)
+    return Exported(folder=folder, format=to, file=file, checks=tuple(found), missing=missing)
 
 
 def _check_target(target: Path, source: str | Path, adapter: str | Path | None, *, overwrite: bool) -> None:
@@ -78,5 +127,5 @@ def _check_target(target: Path, source: str | Path, adapter: str | Path | None, 
         return
     if not overwrite:
         raise StoreError(f"{target} isn't empty", next="Name another folder, or add --overwrite to replace it")
-    if not (target / "config.json").is_file():
+    if not (target / "config.json").is_file() and not any(target.glob("*.gguf")):
         raise StoreError(f"{target} isn't empty and holds no model, so it isn't replaced", next="Name another folder")

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import RunError
+from nbllm.export.checks import PROBE, ROUNDING, accept, count_same, probe
+from nbllm.export.exported import Check
 from nbllm.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -23,17 +25,16 @@ _COPIED = (
     "model.safetensors.index.json",
     "LICENSE*",
 )
-_PROBE = "The first token decides: 1 + 1 = 2, naïve, 안녕.\n    return next(self)"
-_PROBE_TOKENS = 32
-_ROUNDING = 1e-4
 
 
-def write(source: str | Path, folder: Path, *, adapter: str | Path | None = None) -> None:
-    """Writes the model of `source`, merged with an adapter, into a new folder, and checks it.
+def write(source: str | Path, folder: Path, *, adapter: str | Path | None = None) -> Check:
+    """Writes the model of `source`, merged with an adapter, into a new folder; returns how it was checked.
 
     Raises:
         RunError: transformers doesn't load it, or it doesn't predict the same next tokens.
     """
+    import torch
+
     from nbllm.model import adapter_base, is_adapter_folder, load
     from nbllm.model.load import quiet
 
@@ -41,13 +42,13 @@ def write(source: str | Path, folder: Path, *, adapter: str | Path | None = None
     if adapter is None and is_adapter_folder(path):
         source, adapter = adapter_base(path), path
         path = Path(source).expanduser()
-    tokenizer = _tokenizer(adapter, source)
+    tokenizer = tokenizer_of(source, adapter)
     model = load(source)
     if adapter is not None:
         from nbllm.adapters import attach
 
         attach(model, adapter)
-    ids = _probe(tokenizer, model.config.get_text_config())
+    ids = torch.tensor([probe(tokenizer, model.config.get_text_config())])  # int64 [1, T]
     wanted = _logits(model, ids)
     if adapter is not None:
         from nbllm.adapters import merge
@@ -65,10 +66,10 @@ def write(source: str | Path, folder: Path, *, adapter: str | Path | None = None
             model.save_pretrained(folder)
         del model
     tokenizer.save(folder)
-    _check(folder, tokenizer, ids, wanted)
+    return _check(folder, tokenizer, ids, wanted)
 
 
-def _tokenizer(adapter: str | Path | None, source: str | Path) -> Tokenizer:
+def tokenizer_of(source: str | Path, adapter: str | Path | None = None) -> Tokenizer:
     """The adapter's own tokenizer where it has one, else the model's."""
     from nbllm.store import Store
     from nbllm.tokenizer import load
@@ -77,13 +78,6 @@ def _tokenizer(adapter: str | Path | None, source: str | Path) -> Tokenizer:
         return Tokenizer.from_folder(adapter)
     path = Path(source).expanduser()
     return Tokenizer.from_folder(path) if path.is_dir() else load(Store.find(), str(source))
-
-
-def _probe(tokenizer: Tokenizer, config: Any) -> Tensor:
-    import torch
-
-    limit = min(getattr(config, "max_position_embeddings", None) or _PROBE_TOKENS, _PROBE_TOKENS)
-    return torch.tensor([tokenizer.encode(_PROBE)[:limit]])
 
 
 def _logits(model: Any, ids: Tensor) -> Tensor:
@@ -95,7 +89,7 @@ def _logits(model: Any, ids: Tensor) -> Tensor:
     return found
 
 
-def _check(folder: Path, tokenizer: Tokenizer, ids: Tensor, wanted: Tensor) -> None:
+def _check(folder: Path, tokenizer: Tokenizer, ids: Tensor, wanted: Tensor) -> Check:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -105,17 +99,11 @@ def _check(folder: Path, tokenizer: Tokenizer, ids: Tensor, wanted: Tensor) -> N
         with quiet():
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
         theirs = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        encoded = theirs(_PROBE, add_special_tokens=False).input_ids
+        encoded = theirs(PROBE, add_special_tokens=False).input_ids
     except Exception as error:  # whatever transformers raises
         raise RunError(f"transformers doesn't load what was exported: {error}") from error
-    if encoded != tokenizer.encode(_PROBE):
+    if encoded != tokenizer.encode(PROBE):
         raise RunError("transformers doesn't encode text as the exported model's tokenizer does")
-    found = _logits(model, ids)
-    # of two tokens that tie but for rounding, either will do
-    chosen = wanted.gather(-1, found.argmax(-1, keepdim=True))
-    same = chosen >= wanted.amax(-1, keepdim=True) - _ROUNDING * wanted.abs().amax()
-    if not bool(same.all()):
-        raise RunError(
-            f"The exported model predicts {int(same.sum())} of {same.numel()} next tokens as the original does",
-            next="Nothing was written",
-        )
+    found = _logits(model, ids).argmax(-1)
+    agreed = count_same(wanted, found, ROUNDING["fp32"])
+    return accept(Check(runtime="transformers", tokens=found.numel(), agreed=agreed))

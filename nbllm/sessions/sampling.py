@@ -17,6 +17,7 @@ from nbllm.store import Manifest
 
 if TYPE_CHECKING:
     from nbllm.evaluate import EvalResult
+    from nbllm.export import Exported
     from nbllm.sample import Generation, SamplingParameters, Score
     from nbllm.tokenizer import Tokenizer
 
@@ -155,13 +156,17 @@ class Sampling(Pointers):
             loaded, tokenizer = self.load_model(model=model, adapter=adapter)
             return score(loaded, tokenizer, text)
 
-    def export(self, folder: str | Path, to: str = "hf", *, overwrite: bool = False) -> Path:
-        """Writes the current model, merged with the current adapter, as an ordinary transformers folder."""
+    def export(
+        self, folder: str | Path, to: str = "hf", *, gguf_type: str = "f16", overwrite: bool = False
+    ) -> Exported:
+        """Writes the current model, merged with the current adapter, in a form that other tools load; see `export`."""
         from nbllm.export import export
 
         with self.lock:
             reference, adapter = self.model, self.adapter
         if reference is None:
             raise NotFoundError("There is no model yet", next="Train one with %llm_train")
-        adapter_folder = self.models.adapter_folder(adapter) if adapter else None
-        return export(self.models.path(reference), Path(folder), to=to, adapter=adapter_folder, overwrite=overwrite)
+        chosen = self.models.adapter_folder(adapter) if adapter else None
+        return export(
+            self.models.path(reference), Path(folder), to=to, adapter=chosen, gguf_type=gguf_type, overwrite=overwrite
+        )

@@ -87,6 +87,11 @@ class Tokenizer:
 
         return read_folder(Path(folder), name=name, manifest=manifest)
 
+    @property
+    def definition(self) -> str:
+        """The content of its tokenizer.json."""
+        return self._definition
+
     def __repr__(self) -> str:
         return f"Tokenizer({self.name!r}, vocab_size={self.vocab_size})"
 

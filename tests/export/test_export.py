@@ -55,12 +55,15 @@ def hidden(folder: Path) -> list[str]:
 
 def test_a_checkpoint(checkpoint: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     found = export(checkpoint, "out/model")
-    assert found == tmp_path / "out" / "model"
-    assert sorted(path.name for path in found.iterdir()) == [
+    assert found.folder == found.file == tmp_path / "out" / "model"
+    assert found.message == (
+        f"Written to {found.folder}; transformers loads it and predicts the same next tokens (32 compared)."
+    )
+    assert sorted(path.name for path in found.folder.iterdir()) == [
         "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
-    assert json.loads((found / "config.json").read_text())["dtype"] == "bfloat16"
-    assert torch.equal(logits(found), logits(checkpoint))
+    assert json.loads((found.folder / "config.json").read_text())["dtype"] == "bfloat16"
+    assert torch.equal(logits(found.folder), logits(checkpoint))
     text = "some text, 안녕"
     assert AutoTokenizer.from_pretrained(found)(text).input_ids == tokenizer.encode(text)
     assert not hidden(tmp_path)
@@ -82,7 +85,7 @@ def test_with_an_adapter(checkpoint: Path, tokenizer: Tokenizer, tmp_path: Path)
         wanted = model.eval()(IDS).logits
     assert (wanted - logits(checkpoint)).abs().max() > 0.1
     for place, (source, extra) in enumerate([(checkpoint, adapter), (adapter, None)]):
-        found = export(source, tmp_path / f"merged-{place}", adapter=extra)
+        found = export(source, tmp_path / f"merged-{place}", adapter=extra).folder
         assert (logits(found) - wanted).abs().max() < 1e-4
         assert not (found / "adapter_config.json").exists()
         assert Tokenizer.from_folder(found).hash == tokenizer.hash
@@ -103,7 +106,7 @@ def test_what_is_there_is_not_touched(checkpoint: Path, tmp_path: Path) -> None:
             export(checkpoint, inside, overwrite=True)
     empty = tmp_path / "empty"
     empty.mkdir()
-    first = export(checkpoint, empty)
+    first = export(checkpoint, empty).folder
     (first / "old.txt").write_text("old")
     with pytest.raises(StoreError, match="--overwrite"):
         export(checkpoint, empty)
@@ -113,8 +116,20 @@ def test_what_is_there_is_not_touched(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_other_formats_are_refused_with_what_there_is(checkpoint: Path) -> None:
-    with pytest.raises(UsageError, match=r"'gguf'.*Known: hf"):
-        export(checkpoint, "out", to="gguf")
+    with pytest.raises(UsageError, match=r"'tflite'.*Known: gguf, hf, onnx, vllm"):
+        export(checkpoint, "out", to="tflite")
+    with pytest.raises(UsageError, match=r"'q4'.*Known: bf16, f16, f32, q8_0"):
+        export(checkpoint, "out", to="gguf", gguf_type="q4")
+    assert not Path("out").exists()
+
+
+def test_a_package_that_is_not_there_is_named(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nbllm.export import extras
+
+    monkeypatch.setattr(extras, "installed", lambda module: False)
+    for to in ("onnx", "gguf"):
+        with pytest.raises(UsageError, match=rf'isn\'t installed. Type pip install "nbllm\[{to}\]"'):
+            export(checkpoint, "out", to=to)
     assert not Path("out").exists()
 
 

@@ -30,7 +30,7 @@ def folder() -> Path:
     place = Path(tempfile.gettempdir()) / "nbllm-tests-smollm2"
     source = smollm2()
     assert source is not None
-    return place if (place / "config.json").is_file() else export(source, place)
+    return place if (place / "config.json").is_file() else export(source, place).folder
 
 
 @pytest.fixture(scope="module")
