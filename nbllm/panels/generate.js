@@ -11,7 +11,7 @@ function samplingFacts(state) {
   if (speed) facts.push(`${count(speed)} tokens/s`);
   if (reused) facts.push(`${count(reused)} prompt tokens reused`);
   if (compiled === true || compiled === false) facts.push(compiled ? 'compiled' : 'eager');
-  if (isNumber(tokens)) facts.push(`${count(tokens)} tokens`, `ended by ${ENDS[end] || end}`);
+  if (isNumber(tokens)) facts.push(tokensText(tokens), `ended by ${ENDS[end] || end}`);
   return facts;
 }
 

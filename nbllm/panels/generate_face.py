@@ -57,7 +57,13 @@ def facts_line(facts: dict[str, Any]) -> str:
     if facts.get("compiled") is not None:
         parts.append("compiled" if facts["compiled"] else "eager")
     end = facts["stop_reason"]
-    return " · ".join([*parts, f"{text.count(facts['tokens'])} tokens", f"ended by {_ENDS.get(end, end)}"])
+    return " · ".join(
+        [
+            *parts,
+            f"{text.count(facts['tokens'])} token{'' if facts['tokens'] == 1 else 's'}",
+            f"ended by {_ENDS.get(end, end)}",
+        ]
+    )
 
 
 def settings_line(sampling: Any) -> str:

@@ -47,7 +47,7 @@ class Pins {
       if (pin.model !== model) differs.push(pin.model);
       const shared = sharedTokens(text.tokens, tokens);
       const all = shared === text.tokens.length && shared === tokens.length;
-      const same = pin.prompt !== prompt ? 'another prompt' : all ? 'the same text' : `the same for ${count(shared)} tokens`;
+      const same = pin.prompt !== prompt ? 'another prompt' : all ? 'the same text' : shared ? `the same for ${tokensText(shared)}` : 'different from the start';
       sayFacts(caption, [`pinned: ${differs.join(', ') || 'the same settings'}`, same]);
     }
   }

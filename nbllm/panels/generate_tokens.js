@@ -155,4 +155,5 @@ function fillToken(node, token) {
   });
 }
 
+const tokensText = (n) => `${count(n)} token${n === 1 ? '' : 's'}`;
 const probability = (value) => (value >= 0.995 ? '1.00' : value >= 0.01 ? value.toFixed(2) : value > 0 ? '<0.01' : '0');
