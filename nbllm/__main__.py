@@ -75,7 +75,7 @@ def _run(words: list[str]) -> None:
 
     call = Call(session=nbllm.session(), arguments=command.parse(typed), write=_write)
     result = command.run(call)
-    if result is not None and name != "llm_generate":
+    if result is not None and type(result).__name__ != "Generation":  # its text has been streamed
         print(result)
 
 

@@ -16,6 +16,8 @@ _SETTINGS = (
 
 def _run(call: Call) -> Any:
     arguments = call.arguments
+    if arguments.file or arguments.to:
+        return _many(call)
     if call.body is not None:
         if arguments.prompt:
             raise UsageError("The prompt of %%llm_generate is the cell body", received=arguments.prompt[0])
@@ -44,6 +46,31 @@ def _run(call: Call) -> Any:
     if generation.stop_reason == "interrupted":
         raise Interrupted("the text so far is kept in _llm", generation)
     return generation
+
+
+def _many(call: Call) -> Any:
+    """Every prompt of a file, with a line of progress at each tenth."""
+    arguments = call.arguments
+    if not (arguments.file and arguments.to):
+        raise UsageError(
+            "Many prompts need a file to read and one to write",
+            next="%llm_generate --file PROMPTS.jsonl --to ANSWERS.jsonl",
+        )
+    if arguments.prompt or call.body is not None or arguments.trace:
+        raise UsageError("With --file there is no other prompt, and no --trace")
+    said = -1
+
+    def progress(done: int, total: int, tokens_per_s: float) -> None:
+        nonlocal said
+        if done < total and 10 * done // total != said:
+            said = 10 * done // total
+            call.say(f"{done:,} of {total:,} prompts · {tokens_per_s:,.0f} tokens/s")
+
+    settings = arguments.only(*_SETTINGS, "model", "checkpoint", "adapter", "chat", "overwrite")
+    answers = call.session.generate_many(arguments.file, arguments.to, progress=progress, **settings)
+    if answers.interrupted:
+        raise Interrupted(f"{answers.done:,} of {answers.prompts:,} prompts are done. The same line goes on", answers)
+    return answers
 
 
 def _joined(arguments: Any) -> str:
@@ -97,6 +124,9 @@ COMMAND = Command(
         Option(name="--adapter", help="an adapter, or off", completes="adapter"),
         Option(name="--chat", help="put the prompt into the model's chat template", kind="flag"),
         Option(name="--trace", help="keep each step's alternatives", kind="flag"),
+        Option(name="--file", help="many prompts: a .jsonl with prompt, text or messages, or text", completes="file"),
+        Option(name="--to", help="the .jsonl file of their answers; the same line again goes on", completes="file"),
+        Option(name="--overwrite", help="replace that file", kind="flag"),
     ),
     run=_run,
 )

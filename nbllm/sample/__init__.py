@@ -13,14 +13,19 @@ from nbllm.sample.generation import Generation, Sample
 from nbllm.sample.parameters import SamplingParameters
 
 if TYPE_CHECKING:
+    from nbllm.sample.answers import Answer, Answers
     from nbllm.sample.engine import generate, generate_batch
+    from nbllm.sample.many import generate_many
     from nbllm.sample.prompt import chat_prompt
     from nbllm.sample.score import Score
     from nbllm.sample.trace import Step, Trace
 
 _LATER = {
+    "Answer": "answers",
+    "Answers": "answers",
     "generate": "engine",
     "generate_batch": "engine",
+    "generate_many": "many",
     "chat_prompt": "prompt",
     "Score": "score",
     "Step": "trace",
@@ -28,6 +33,8 @@ _LATER = {
 }
 
 __all__ = [
+    "Answer",
+    "Answers",
     "Generation",
     "Sample",
     "SamplingParameters",
@@ -37,6 +44,7 @@ __all__ = [
     "chat_prompt",
     "generate",
     "generate_batch",
+    "generate_many",
 ]
 
 

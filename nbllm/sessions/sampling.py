@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import DataError, NotFoundError, UsageError, did_you_mean
+from nbllm.sessions.models import ModelReference
 from nbllm.sessions.pointers import Pointers
 from nbllm.sessions.starting import plain_corpus
 from nbllm.store import Manifest
@@ -18,7 +19,7 @@ from nbllm.store import Manifest
 if TYPE_CHECKING:
     from nbllm.evaluate import EvalResult
     from nbllm.export import Exported
-    from nbllm.sample import Generation, SamplingParameters, Score
+    from nbllm.sample import Answers, Generation, SamplingParameters, Score
     from nbllm.tokenizer import Tokenizer
 
 
@@ -62,6 +63,51 @@ class Sampling(Pointers):
                 loaded, tokenizer, prompt, parameters, on_text=on_text, should_stop=should_stop, trace=trace
             )
 
+    def generate_many(
+        self,
+        prompts: Sequence[Any] | str | Path,
+        to: str | Path | None = None,
+        *,
+        model: str | None = None,
+        checkpoint: int | None = None,
+        adapter: str | None = None,
+        chat: bool = False,
+        overwrite: bool = False,
+        progress: Callable[[int, int, float], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        **settings: Any,
+    ) -> Answers:
+        """Continues many prompts, each as `generate` would; with a file, a call that was interrupted goes on.
+
+        Args:
+            prompts: texts, or a file: .jsonl with `prompt` (or `text`, `messages`), or text with one prompt a line.
+            to: a .jsonl file that grows with the answers; without one they are in the result.
+            model, checkpoint, adapter, chat, settings: as for `generate`.
+            overwrite: replace the file.
+            progress: called with prompts done, prompts in all and tokens a second.
+            should_stop: asked now and then; True ends it and keeps what is done.
+        """
+        from nbllm.adapters import attached
+        from nbllm.sample import generate_many
+
+        parameters = self.sampling_with(settings)
+        with self.lock:
+            loaded, tokenizer = self.load_model(model=model, checkpoint=checkpoint, adapter=adapter)
+            on, path = attached(loaded), self.models.path(self._chosen(model, checkpoint))
+            weights = self.models.parents(ModelReference(kind="folder", source=path))[0]
+            return generate_many(
+                loaded,
+                tokenizer,
+                prompts,
+                parameters,
+                to=to,
+                made_with={"model": path, "weights": weights.hash, "adapter": None if on is None else on.hash},
+                chat=chat,
+                overwrite=overwrite,
+                progress=progress,
+                should_stop=should_stop,
+            )
+
     def sampling_with(self, settings: Mapping[str, Any]) -> SamplingParameters:
         """The session's sampling settings with some replaced; raises UsageError for an unknown one."""
 
@@ -76,13 +122,16 @@ class Sampling(Pointers):
     ) -> tuple[Any, Tokenizer]:
         """The model (a transformers model, in eval mode) and its tokenizer; kept in memory by content."""
         with self.lock:
-            reference = self.models.reference(model) if model else self.model
-            if reference is None:
-                raise NotFoundError("There is no model yet", next="Train one with %llm_train, or add --model FOLDER")
-            if checkpoint is not None:
-                reference = dataclasses.replace(reference, checkpoint=checkpoint)
+            reference = self._chosen(model, checkpoint)
             name = (None if adapter == "off" else adapter) if adapter else (None if model else self.adapter)
             return self.models.load(reference, adapter=name)
+
+    def _chosen(self, model: str | None, checkpoint: int | None) -> ModelReference:
+        """The model that is meant: the current one where none is named."""
+        reference = self.models.reference(model) if model else self.model
+        if reference is None:
+            raise NotFoundError("There is no model yet", next="Train one with %llm_train, or add --model FOLDER")
+        return reference if checkpoint is None else dataclasses.replace(reference, checkpoint=checkpoint)
 
     def prompt_text(self, tokens: Sequence[int]) -> str | None:
         """The text that is exactly these tokens as a prompt of the current model; None where no text is."""
