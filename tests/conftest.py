@@ -9,6 +9,7 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["NBLLM_COMPILE"] = "off"  # a test that wants the compiled step switches it on
 
 
 @pytest.fixture(autouse=True)

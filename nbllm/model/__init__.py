@@ -5,9 +5,14 @@ Importing this room loads neither torch nor transformers; calling it does. It do
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from nbllm.model.load import adapter_base, is_adapter_folder, load, torch_dtype
 from nbllm.model.presets import PRESETS, Preset, build, find_preset
 from nbllm.model.structure import best_device, block_parameters, check_packing, find_blocks, parameter_count
+
+if TYPE_CHECKING:
+    from nbllm.model.quantization import quantize
 
 __all__ = [
     "PRESETS",
@@ -22,5 +27,14 @@ __all__ = [
     "is_adapter_folder",
     "load",
     "parameter_count",
+    "quantize",
     "torch_dtype",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "quantize":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from nbllm.model.quantization import quantize  # its layers are torch modules
+
+    return quantize

@@ -9,37 +9,44 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from nbllm.errors import UsageError
+from nbllm.sample.beams import beam_search
 from nbllm.sample.decode import Choice, DecodeLoop
 from nbllm.sample.forward import Forward
 from nbllm.sample.generation import Generation, Sample
 from nbllm.sample.parameters import SamplingParameters
 from nbllm.sample.prompt import encode_prompt
+from nbllm.sample.rows import TorchRows
+from nbllm.sample.runtime import Rows, Runtime
+from nbllm.sample.speculate import DRAFT_TOKENS, Draft, SpeculativeLoop, prompt_lookup
 from nbllm.sample.stops import StopTexts
-from nbllm.sample.trace import Recorder
+from nbllm.sample.trace import Recorder, Step
 from nbllm.tokenizer import StreamDecoder, Tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 OnText = Callable[[int, str], None]
+OnStep = Callable[[int, Step], None]
 Prompt = str | Sequence[int]
 _CONTEXT_TOKENS = 4
 """How much of the prompt is decoded with the text, where a token's text depends on the one before it."""
 
 
 def generate(
-    model: PreTrainedModel,
+    model: PreTrainedModel | Runtime,
     tokenizer: Tokenizer,
     prompt: Prompt,
     parameters: SamplingParameters | None = None,
     *,
     on_text: OnText | None = None,
+    on_step: OnStep | None = None,
     should_stop: Callable[[], bool] | None = None,
     trace: bool = False,
     use_cache: bool = True,
+    draft: PreTrainedModel | None = None,
 ) -> Generation:
     """Continues a prompt, `parameters.n` times side by side.
 
@@ -47,19 +54,21 @@ def generate(
     is for the caller to raise it again.
 
     Args:
-        model: a causal language model of transformers.
+        model: a causal language model of transformers, or a model in another runtime.
         tokenizer: the model's.
         prompt: text, or token ids that are taken as they are.
         parameters: the settings.
         on_text: called with a sample's number and each new piece of its text: whole characters, never part of a stop
             text. Together the pieces are the sample's text.
+        on_step: called with a sample's number and each token with its alternatives, before its text is streamed.
         should_stop: asked before every step; True ends it as an interrupt does.
         trace: record each step's alternatives.
         use_cache: keep keys and values; without, everything is computed again each step.
+        draft: a smaller model with the same tokenizer that guesses tokens; the text stays the same.
 
     Raises:
-        UsageError: the prompt is longer than the model's context, or holds ids that the model doesn't have, or is
-            empty where no token begins a text.
+        UsageError: the prompt is longer than the model's context (and `sliding` is off), or holds ids that the model
+            doesn't have, or is empty where no token begins a text.
         DataError: the model's logits aren't numbers.
     """
     parameters = parameters or SamplingParameters()
@@ -69,14 +78,16 @@ def generate(
         [prompt],
         parameters,
         on_text=on_text,
+        on_step=on_step,
         should_stop=should_stop,
         trace=trace,
         use_cache=use_cache,
+        draft=draft,
     )[0]
 
 
 def generate_batch(
-    model: PreTrainedModel,
+    model: PreTrainedModel | Runtime,
     tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
     parameters: SamplingParameters | None = None,
@@ -102,6 +113,8 @@ def generate_batch(
     if not isinstance(batch_size, int) or batch_size < 1:
         raise UsageError("batch_size is at least 1", received=batch_size)
     ids = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+    if parameters.sliding or parameters.beams > 1:  # rows of one batch slide together
+        batch_size = 1
     # prompts of like length together: little padding
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     found: dict[int, Generation] = {}
@@ -190,7 +203,7 @@ class _Row:
 
 
 def _run(
-    model: PreTrainedModel,
+    model: PreTrainedModel | Runtime,
     tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
     parameters: SamplingParameters,
@@ -199,44 +212,59 @@ def _run(
     should_stop: Callable[[], bool] | None,
     trace: bool,
     use_cache: bool,
+    on_step: OnStep | None = None,
+    draft: PreTrainedModel | None = None,
 ) -> list[Generation]:
-    forward = Forward(model)
+    runtime = model if _is_runtime(model) else Forward.of(model)
     ids = [encode_prompt(tokenizer, prompt) for prompt in prompts]
     for prompt in ids:
-        _check_prompt(prompt, forward)
+        _check_prompt(prompt, runtime, sliding=parameters.sliding)
     limits = _Limits(
         max_new_tokens=parameters.max_new_tokens,
-        context=forward.context,
-        eos=_end_ids(model, tokenizer),
+        context=None if parameters.sliding else runtime.context,
+        eos=runtime.eos_ids | ({tokenizer.eos_id} if tokenizer.eos_id is not None else frozenset()),
         stop=parameters.stop,
     )
     rows = [_Row(tokenizer, prompt, limits) for prompt in ids for _ in range(parameters.n)]
     open_prompts = [i for i in range(len(ids)) if rows[i * parameters.n].reason is None]
     numbers = [i * parameters.n + j for i in open_prompts for j in range(parameters.n)]
-    recorder = Recorder() if trace else None
+    recorder = Recorder() if trace or on_step is not None else None
     clock = _Clock()
-    training = model.training
-    if training:
-        model.eval()
+    batch = (
+        runtime.rows(use_cache=use_cache, sliding=parameters.sliding)
+        if isinstance(runtime, Forward)
+        else runtime.rows()
+    )
+    trained = runtime.model if isinstance(runtime, Forward) and runtime.model.training else None
+    if trained is not None:
+        trained.eval()
     try:
         if numbers and not (should_stop is not None and should_stop()):
-            loop = DecodeLoop(
-                forward, [ids[i] for i in open_prompts], parameters, use_cache=use_cache, recorder=recorder
-            )
-            while loop.rows:
-                choices = loop.step()
-                clock.tick(len(choices))
-                for choice in choices:
-                    _stream(rows[numbers[choice.row]], numbers[choice.row], choice, on_text)
-                loop.drop({choice.row for choice in choices if rows[numbers[choice.row]].reason is not None})
-                if should_stop is not None and loop.rows and should_stop():
-                    break
+            if parameters.beams > 1:
+                _search(batch, rows, ids[0], parameters, limits, clock, should_stop)
+            else:
+                open_ids = [ids[i] for i in open_prompts]
+                loop = _loop(runtime, batch, open_ids, parameters, recorder=recorder, draft=draft)
+                while loop.rows:
+                    choices = loop.step()
+                    clock.tick(len(choices))
+                    if on_step is not None and recorder is not None:
+                        steps = dict(zip(loop.running, recorder.last(tokenizer), strict=True))
+                        for choice in choices:
+                            on_step(numbers[choice.row], steps[choice.row])
+                    for choice in choices:
+                        _stream(rows[numbers[choice.row]], numbers[choice.row], choice, on_text)
+                    loop.drop({choice.row for choice in choices if rows[numbers[choice.row]].reason is not None})
+                    if should_stop is not None and loop.rows and should_stop():
+                        break
     except KeyboardInterrupt:  # rows without a reason are the interrupted ones
         if all(row.reason is not None for row in rows):  # it came with the last piece of text: the caller must know
             rows[-1].reason = "interrupted"
     finally:
-        if training:
-            model.train()
+        if isinstance(batch, TorchRows):
+            batch.keep()
+        if trained is not None:
+            trained.train()
     samples = [row.sample() for row in rows]
     if on_text is not None:
         for number, (row, sample) in enumerate(zip(rows, samples, strict=True)):
@@ -246,7 +274,7 @@ def _run(
     for i, (prompt, typed) in enumerate(zip(ids, prompts, strict=True)):
         mine = slice(i * parameters.n, (i + 1) * parameters.n)
         recorded = None
-        if recorder is not None:
+        if recorder is not None and trace:
             own = [place for place, number in enumerate(numbers) if number // parameters.n == i]
             recorded = recorder.trace(tokenizer, own, [sample.tokens for sample in samples[mine]])
         generations.append(
@@ -257,10 +285,62 @@ def _run(
                 parameters=parameters,
                 tokens_per_s=clock.tokens_per_s,
                 first_token_ms=clock.first_token_ms,
+                prompt_tokens_reused=int(getattr(batch, "reused", 0)),
+                compiled=bool(getattr(batch, "compiled_steps", 0)),
                 trace=recorded,
             )
         )
     return generations
+
+
+def _is_runtime(model: PreTrainedModel | Runtime) -> TypeGuard[Runtime]:
+    return hasattr(model, "rows") and hasattr(model, "eos_ids")
+
+
+def _loop(
+    runtime: Runtime,
+    batch: Rows,
+    prompts: list[list[int]],
+    parameters: SamplingParameters,
+    *,
+    recorder: Recorder | None,
+    draft: PreTrainedModel | None,
+) -> DecodeLoop:
+    """The loop that these settings ask for. Guessing is for one sample whose keys and values can be cut back."""
+    guessed = parameters.prompt_lookup > 0 or draft is not None
+    alone = len(prompts) == 1 and parameters.n == 1 and not parameters.sliding
+    if not guessed or not alone or not isinstance(runtime, Forward):
+        return DecodeLoop(runtime, batch, prompts, parameters, recorder=recorder)
+    if not isinstance(batch, TorchRows) or not batch.can_cut_back:
+        return DecodeLoop(runtime, batch, prompts, parameters, recorder=recorder)
+    return SpeculativeLoop(
+        runtime,
+        batch,
+        prompts[0],
+        parameters,
+        propose=Draft(Forward.of(draft), runtime, parameters) if draft is not None else prompt_lookup,
+        most=parameters.prompt_lookup or DRAFT_TOKENS,
+        recorder=recorder,
+    )
+
+
+def _search(
+    batch: Rows,
+    rows: list[_Row],
+    prompt: list[int],
+    parameters: SamplingParameters,
+    limits: _Limits,
+    clock: _Clock,
+    should_stop: Callable[[], bool] | None,
+) -> None:
+    """Fills the rows of one prompt with the best beams, the best first."""
+    beams = beam_search(
+        batch, prompt, parameters, limits.eos, limits.context, lambda _count, _best: clock.tick(1), should_stop
+    )
+    for row, beam in zip(rows, beams, strict=False):
+        for token, logprob in zip(beam.tokens, beam.logprobs, strict=True):
+            row.choices.append(Choice(row=0, token=token, logprob=logprob))
+        row.reason = beam.stop_reason
 
 
 def _stream(row: _Row, number: int, choice: Choice, on_text: OnText | None) -> None:
@@ -298,21 +378,14 @@ class _Clock:
         return self._tokens / (self._last - self._first) if self._first is not None and self._tokens else 0.0
 
 
-def _check_prompt(prompt: list[int], forward: Forward) -> None:
-    if max(prompt) >= forward.vocab_size:
+def _check_prompt(prompt: list[int], runtime: Runtime, *, sliding: bool) -> None:
+    if max(prompt) >= runtime.vocab_size:
         raise UsageError(
-            f"The prompt has token {max(prompt)}, and the model's vocabulary has {forward.vocab_size:,} tokens",
+            f"The prompt has token {max(prompt)}, and the model's vocabulary has {runtime.vocab_size:,} tokens",
             next="Load the tokenizer that the model was trained with",
         )
-    if forward.context is not None and len(prompt) > forward.context:
+    if runtime.context is not None and len(prompt) > runtime.context and not sliding:
         raise UsageError(
-            f"The prompt has {len(prompt):,} tokens, more than the model's context of {forward.context:,}",
-            next="Shorten it",
+            f"The prompt has {len(prompt):,} tokens, more than the model's context of {runtime.context:,}",
+            next="Shorten it, or add --sliding to go on from its newer half",
         )
-
-
-def _end_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> frozenset[int]:
-    """Tokens that end a text: the tokenizer's, and those that the model's own config names."""
-    named = getattr(model.config.get_text_config(), "eos_token_id", None)
-    ids = named if isinstance(named, (list, tuple)) else [named]
-    return frozenset(int(id) for id in (*ids, tokenizer.eos_id) if id is not None)

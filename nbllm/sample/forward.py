@@ -1,7 +1,8 @@
 """A transformers model as one function: token ids in, float32 logits of the next token out.
 
 Hides what differs between models and versions: the name of the cache's argument, whether position ids are taken,
-whether logits of all positions can be spared. Knows transformers' caches; not tokenizers, not sampling.
+whether logits of all positions can be spared. Holds what is kept between calls: prefixes and the compiled step. Knows
+transformers' caches; not tokenizers, not sampling.
 
 Legend: B rows, T new ids, S ids so far with the new ones, V tokens of the vocabulary.
 """
@@ -9,21 +10,30 @@ Legend: B rows, T new ids, S ids so far with the new ones, V tokens of the vocab
 from __future__ import annotations
 
 import inspect
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from nbllm.adapters import attached
 from nbllm.errors import UsageError
+from nbllm.sample.compiled import Compiled
+from nbllm.sample.prefixes import Prefixes
+from nbllm.sample.slots import Slots
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from nbllm.sample.rows import TorchRows
+
 _CACHE_NAMES = ("cache", "past_key_values")  # transformers renamed the argument in its version 5
+_known: WeakKeyDictionary[Any, Forward] = WeakKeyDictionary()
 
 
 class Forward:
-    """Runs a causal language model on new ids, with or without keys and values of earlier ones.
+    """Runs a causal language model on new ids, with or without keys and values of earlier ones: the torch runtime.
 
     Args:
         model: a causal language model of transformers.
@@ -32,8 +42,10 @@ class Forward:
         UsageError: it is an encoder-decoder.
     """
 
+    name = "torch"
+
     def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
+        self.model = model
         config = model.config.get_text_config()
         if getattr(config, "is_encoder_decoder", False):
             raise UsageError("Encoder-decoder models can't be sampled from", received=type(model).__name__)
@@ -41,35 +53,71 @@ class Forward:
         self._cache_name = next((name for name in _CACHE_NAMES if name in taken), None)
         self._takes_positions = "position_ids" in taken
         self._takes_keep = "logits_to_keep" in taken
+        self._layers = Slots.layers_of(model.config) if self._cache_name else None
         self.vocab_size: int = config.vocab_size
         """V."""
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         """The most tokens that prompt and text may have together; None: no limit is known."""
         self.device: torch.device = model.get_input_embeddings().weight.device
         """Where ids must be."""
+        self.prefixes = Prefixes()
+        """Keys and values kept between calls."""
+        self.compiled = Compiled(model)
+        """The step that is compiled in the background."""
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Forward:
+        """The one of this model, with what it kept; it lives as long as the model."""
+        if model not in _known or _known[model].device != model.get_input_embeddings().weight.device:
+            _known[model] = cls(model)
+        return _known[model]
 
     @property
-    def caches(self) -> bool:
-        """Whether keys and values can be kept."""
-        return self._cache_name is not None
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end a text by the model's own config."""
+        named = getattr(self.model.config.get_text_config(), "eos_token_id", None)
+        ids = named if isinstance(named, (list, tuple)) else [named]
+        return frozenset(int(id) for id in ids if id is not None)
 
-    def new_cache(self) -> Any:
-        """An empty cache for `__call__`."""
+    @property
+    def weights(self) -> Hashable:
+        """Which weights these are: the adapter's hash, and every parameter's place and version, so that weights that
+        were changed in place are others."""
+        adapter = attached(self.model)
+        parameters = tuple((weight.data_ptr(), weight._version) for weight in self.model.parameters())
+        return adapter.hash if adapter is not None else None, hash(parameters)
+
+    def rows(self, *, use_cache: bool = True, sliding: bool = False) -> TorchRows:
+        """An empty batch."""
+        from nbllm.sample.rows import TorchRows
+
+        return TorchRows(self, use_cache=use_cache, sliding=sliding)
+
+    def new_cache(self) -> Any | None:
+        """An empty cache for `__call__`: `Slots` where keys and values are all there is to keep, else transformers'
+        own; None where the model keeps nothing."""
+        if self._layers is not None:
+            return Slots(self._layers)
+        if self._cache_name is None:
+            return None
         from transformers import DynamicCache
 
-        return DynamicCache(config=self._model.config)
+        return DynamicCache(config=self.model.config)
 
-    def __call__(self, ids: Tensor, *, positions: Tensor, mask: Tensor | None, cache: Any | None) -> Tensor:
-        """Logits of the token after the last id.
+    def __call__(
+        self, ids: Tensor, *, positions: Tensor, mask: Tensor | None, cache: Any | None, last: int = 1
+    ) -> Tensor:
+        """Logits of the token after each of the last ids.
 
         Args:
             ids: int64 [B, T]; all ids without a cache, else those that aren't in it yet.
             positions: int64 [B, T].
             mask: 1 where an id counts and 0 where it is padding, int64 [B, S]; None where all count.
             cache: from `new_cache`, changed in place; None to compute everything.
+            last: after how many of the last ids.
 
         Returns:
-            float32 [B, V].
+            float32 [B, last, V].
         """
         options: dict[str, Any] = {"use_cache": cache is not None}
         if cache is not None:
@@ -77,12 +125,16 @@ class Forward:
         if self._takes_positions:
             options["position_ids"] = positions
         if self._takes_keep:
-            options["logits_to_keep"] = 1
-        logits: Tensor = self._model(input_ids=ids, attention_mask=mask, return_dict=True, **options).logits
-        return logits[:, -1].float()
+            options["logits_to_keep"] = last
+        logits: Tensor = self.model(input_ids=ids, attention_mask=mask, return_dict=True, **options).logits
+        if isinstance(cache, Slots):
+            cache.length += ids.shape[1]
+        return logits[:, -last:].float()
 
 
 def can_select(cache: Any) -> bool:
     """Whether rows of the cache can be repeated and dropped; layers with a recurrent state can't."""
+    if isinstance(cache, Slots):
+        return True
     layers = getattr(cache, "layers", None)
     return layers is not None and all(hasattr(layer, "batch_select_indices") for layer in layers)

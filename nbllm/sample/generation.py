@@ -48,6 +48,10 @@ class Generation:
     """New tokens a second after the first, of the whole batch; 0 where there was only one step."""
     first_token_ms: float | None
     """From the start, with the prompt's own run, to the first token; None where there is none."""
+    prompt_tokens_reused: int = 0
+    """How many of the prompt's tokens were known from an earlier call."""
+    compiled: bool = False
+    """Whether the compiled step made some of the tokens."""
     trace: Trace | None = field(default=None, compare=False)
     """The alternatives at each step, where they were asked for."""
 

@@ -52,6 +52,21 @@ def sample_keys(seed: int, samples: Tensor) -> Tensor:
     return mix(start + (samples + 1) * _STEP)
 
 
+def add_noise(logits: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+    """Logits [B, V] plus their tokens' noise; tokens that are left out (-inf) stay so.
+
+    On a CPU only the noise of tokens that are left is computed, which after a filter are few.
+    """
+    if logits.device.type == "cpu":
+        rows, tokens = torch.nonzero(logits > -torch.inf, as_tuple=True)
+        if 8 * len(tokens) < logits.numel():
+            noisy = torch.full_like(logits, -torch.inf)
+            start = mix(keys + (positions + 1) * _STEP)
+            noisy[rows, tokens] = logits[rows, tokens] + _from_bits(mix(start[rows] + (tokens + 1) * _STEP))
+            return noisy
+    return logits + gumbel(keys, positions, logits.shape[-1])
+
+
 def gumbel(keys: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """Standard Gumbel noise for the token at each row's position.
 
@@ -65,7 +80,11 @@ def gumbel(keys: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """
     start = mix(keys + (positions + 1) * _STEP)
     tokens = torch.arange(1, vocab_size + 1, device=keys.device)
-    uniform = _shift(mix(start[:, None] + tokens * _STEP), 11).to(torch.float32)  # 53 bits
+    return _from_bits(mix(start[:, None] + tokens * _STEP))
+
+
+def _from_bits(bits: Tensor) -> Tensor:
+    uniform = _shift(bits, 11).to(torch.float32)  # 53 bits
     uniform = ((uniform + 0.5) * 2.0**-53).clamp_(max=_BELOW_ONE)
     # -log(1 - u) is exponential; written so that small values, which make the large noise, keep their digits
     return -torch.log(-torch.log1p(-uniform))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbllm.errors import NotFoundError, RunError, did_you_mean
+from nbllm.errors import NotFoundError, RunError, UsageError, did_you_mean
 from nbllm.store import Parent, Store, hash_value, read_json
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Models:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loaded: dict[tuple[str, ...], Any] = {}
+        self._loaded_quantized: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._tokenizers: dict[tuple[str, ...], Tokenizer] = {}
 
     def reference(self, source: str) -> ModelReference:
@@ -181,8 +182,24 @@ class Models:
             raise NotFoundError(f"The adapter {adapter!r} doesn't name its base", next="Add --model FOLDER")
         return current
 
-    def load(self, reference: ModelReference, *, adapter: str | None = None) -> tuple[Any, Tokenizer]:
-        """The model in eval mode on the best device, with an adapter attached or not, and its tokenizer."""
+    def load(
+        self, reference: ModelReference, *, adapter: str | None = None, quantize: str | None = None
+    ) -> tuple[Any, Tokenizer]:
+        """The model in eval mode on the best device, with an adapter attached or not, and its tokenizer.
+
+        Args:
+            reference: which model.
+            adapter: the name of an adapter to attach.
+            quantize: `int8` or `int4` weights; the whole model stays in memory beside them.
+
+        Raises:
+            UsageError: an adapter and quantised weights together, or weights that can't be quantised.
+        """
+        if quantize and adapter:
+            raise UsageError(
+                "An adapter can't be attached to quantised weights",
+                next=f"Merge it first: %llm_adapter merge {adapter}, or add --adapter off",
+            )
         from nbllm.adapters import attach, attached, content_hash, detach
         from nbllm.model import best_device, load
 
@@ -203,12 +220,26 @@ class Models:
             detach(model)
         elif current is None or current.hash != content_hash(folder):
             attach(model, folder)
-        return model.eval(), self.tokenizer(reference)
+        model.eval()
+        if quantize:
+            model = self._quantized(key, model, quantize)
+        return model, self.tokenizer(reference)
+
+    def _quantized(self, key: tuple[str, ...], model: Any, kind: str) -> Any:
+        from nbllm.model import quantize
+
+        kept = self._loaded_quantized
+        if (kind, key) not in kept:
+            while len(kept) >= _KEPT:
+                kept.pop(next(iter(kept)))
+            kept[kind, key] = quantize(model, kind)
+        return kept[kind, key]
 
     def free(self) -> int:
         """Drops every model and tokenizer in memory, and gives the accelerator's memory back."""
         count = len(self._loaded)
         self._loaded.clear()
+        self._loaded_quantized.clear()
         self._tokenizers.clear()
         gc.collect()
         import torch

@@ -85,7 +85,7 @@ def test_a_cache_that_cannot_drop_rows_gives_the_same(
     prompts = [[40] * (CONTEXT - 4), tokenizer.encode(PROMPT)]
     settings = SamplingParameters(n=2, max_new_tokens=12, repetition_penalty=1.2)
     wanted = generate_batch(model, tokenizer, prompts, settings)
-    monkeypatch.setattr("nbllm.sample.decode.can_select", lambda cache: False)
+    monkeypatch.setattr("nbllm.sample.rows.can_select", lambda cache: False)
     found = generate_batch(model, tokenizer, prompts, settings, trace=True)
     assert wanted[0].stop_reason == "context"
     for one, other in zip(wanted, found, strict=True):

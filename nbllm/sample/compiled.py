@@ -1,0 +1,261 @@
+"""The decode step of one model, compiled in the background while the plain one answers, and kept on disk.
+
+A package is code without weights, for a configuration, dtype, quantisation, device and version: a model trained
+further, or an adapter, needs no other. It is made in a process of its own at the lowest priority, lies in the user's
+cache folder (never in a store, since it is code), and is compared with the plain step before it is used. Whatever
+goes wrong, the plain step goes on. `NBLLM_COMPILE=off` switches it off.
+
+Legend: V tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from nbllm.adapters import attached
+from nbllm.sample.slots import Slots
+
+if TYPE_CHECKING:
+    from nbllm.sample.forward import Forward
+
+PATIENCE = 64
+"""Plain steps before compiling is worth its while."""
+_LOOK_S = 1.0
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
+"""Of the largest logit: several times what reordering the sums of a deep model changes in that dtype."""
+_KEPT_PACKAGES = 20
+_OFF = ("off", "0", "no")
+
+
+class Compiled:
+    """A model's step, compiled or not yet.
+
+    Args:
+        model: a causal language model of transformers.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = ref(model)
+        self._steps = 0
+        self._looked = 0.0
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._runner: Any = None
+        self._adapter: Any = None  # whose weights the runner has
+        self._weights: dict[str, Tensor] = {}  # the runner holds their addresses
+        self.why_not: str | None = "it hasn't run for long enough"
+        """Why the plain step is taken; None once the compiled one is."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next step is the compiled one."""
+        return self._runner is not None
+
+    def step(self, forward: Forward, token: Tensor, slots: Slots) -> Tensor | None:
+        """Runs the id of the only row, int64 [1]; logits, float32 [1, V]. None: take the plain step."""
+        if len(token) != 1 or (self.why_not and not self._waiting()):
+            return None
+        try:
+            if self._runner is None and not self._get_ready(forward):
+                return None
+            return self._run(forward, token, slots)
+        except Exception as error:  # compilers fail in all kinds of ways; the plain step doesn't
+            self._give_up(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            return None
+
+    def wait(self, timeout_s: float = 600.0) -> bool:
+        """Compiles now and waits for it, for measurements. Returns whether there is a package."""
+        if not _enabled():
+            return False
+        self._steps = PATIENCE
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end and self._waiting():
+            if self._begun() and (self._package().is_file()):
+                return True
+            time.sleep(0.2)
+        return False
+
+    def _waiting(self) -> bool:
+        return _enabled() and self._steps >= 0
+
+    def _get_ready(self, forward: Forward) -> bool:
+        """Whether the package is loaded; begins to make it, or looks for it, where it is time."""
+        self._steps += 1
+        if self._folder is None and self._steps > 1 and self._steps < PATIENCE:
+            return False
+        if time.monotonic() - self._looked < _LOOK_S and self._steps != PATIENCE:
+            return False
+        self._looked = time.monotonic()
+        if not self._begun():
+            return False
+        if not self._package().is_file():
+            return False
+        self._load()
+        return True
+
+    def _begun(self) -> bool:
+        """Looks for the package; starts its process once it is worth it."""
+        model = self._model()
+        if model is None:
+            return False
+        if self._folder is None:
+            job = _job(model)
+            if job is None:
+                self._give_up("its kind of model isn't compiled")
+                return False
+            self._folder = _cache() / _hash(job)
+        if self._package().is_file() or self._steps < PATIENCE:
+            return True
+        if self._process is None:
+            self._start(_job(model))
+        elif self._process.poll() is not None:
+            self._give_up(_last_line(self._folder / "log.txt"))
+        return True
+
+    def _start(self, job: Any) -> None:
+        assert self._folder is not None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        _forget_old(self._folder.parent)
+        (self._folder / "config.json").write_text(json.dumps(job.pop("config")), encoding="utf-8")
+        (self._folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        with (self._folder / "log.txt").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "nbllm.sample.compile_worker", str(self._folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            )
+        self.why_not = "it is being compiled"
+
+    def _load(self) -> None:
+        self._runner = torch._inductor.aoti_load_package(str(self._package()))
+        os.utime(self._package())
+        self._take_weights()
+        self.why_not = "it hasn't been compared with the plain step"
+
+    def _take_weights(self) -> None:
+        from nbllm.sample.step import Step
+
+        model: Any = self._model()
+        step = Step(model)
+        found = {
+            **dict(step.named_parameters(remove_duplicate=False)),
+            **dict(step.named_buffers(remove_duplicate=False)),
+        }
+        wanted = self._runner.get_constant_fqns()
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            raise KeyError(f"no weights for {missing[0]}")
+        self._weights = {name: found[name].detach() for name in wanted}
+        self._runner.load_constants(self._weights, check_full_update=True, user_managed=True)
+        self._adapter = _adapter(model)
+
+    def _run(self, forward: Forward, token: Tensor, slots: Slots) -> Tensor:
+        if self._adapter != _adapter(forward.model):
+            self._take_weights()
+        slots.make_room(slots.length + 1)
+        place = torch.tensor([slots.length], device=token.device)
+        keys, values = [layer.keys for layer in slots.layers], [layer.values for layer in slots.layers]
+        logits: Tensor = self._runner(token[:, None], place, keys, values)
+        if self.why_not is not None:
+            plain = forward(token[:, None], positions=place[None], mask=None, cache=slots)[:, -1]  # adds the id
+            far = float((plain - logits).abs().max() / plain.abs().max().clamp(min=1.0))
+            if not far <= _TOLERANCE.get(forward.model.dtype, 0.1):
+                self._give_up(f"it differs from the plain step by {far:.2g} of the largest logit")
+            else:
+                self.why_not = None
+            return plain
+        slots.length += 1
+        return logits
+
+    def _give_up(self, reason: str) -> None:
+        self._steps = -1
+        self._runner, self._weights = None, {}
+        self.why_not = reason
+
+    def _package(self) -> Path:
+        from nbllm.sample.compile_worker import PACKAGE
+
+        assert self._folder is not None
+        return self._folder / PACKAGE
+
+
+def _enabled() -> bool:
+    return os.environ.get("NBLLM_COMPILE", "").lower() not in _OFF
+
+
+def _adapter(model: Any) -> str | None:
+    adapter = attached(model)
+    return None if adapter is None else adapter.hash
+
+
+def _job(model: Any) -> dict[str, Any] | None:
+    """What the package is made from; None for a model that a configuration alone doesn't make."""
+    import transformers
+
+    config = model.config
+    if Slots.layers_of(config) is None or not type(model).__module__.startswith("transformers."):
+        return None
+    device = model.get_input_embeddings().weight.device.type
+    capability = torch.backends.cpu.get_cpu_capability() if device == "cpu" else str(torch.cuda.get_device_name())
+    plain = config.to_dict()
+    for key in ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "quantization_config"):
+        plain.pop(key, None)
+    return {
+        "config": plain,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": device,
+        "capability": capability,
+        "threads": torch.get_num_threads(),
+        "quantize": getattr(model, "nbllm_quantized", None),
+        "versions": [torch.__version__, transformers.__version__, _code_version()],
+    }
+
+
+def _code_version() -> str:
+    """A hash of the code that the package is made from."""
+    from nbllm.model import quantization
+
+    names = [Path(__file__).with_name(name) for name in ("step.py", "compile_worker.py")]
+    texts = [path.read_bytes() for path in (*names, Path(str(quantization.__file__)))]
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+
+
+def _hash(job: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(job, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _cache() -> Path:
+    base = os.environ.get("NBLLM_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    folder = Path(base) / "nbllm" if base else Path.home() / ".cache" / "nbllm"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="nbllm-"))
+    return folder / "compiled"
+
+
+def _forget_old(folder: Path) -> None:
+    import shutil
+
+    packages = sorted(folder.glob("*/*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in packages[_KEPT_PACKAGES:]:
+        shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return f"compiling failed: {lines[-1][:200] if lines else 'no message'}"
