@@ -138,6 +138,22 @@ def test_llama_cpp_says_the_same(build: Build, tmp_path: Path) -> None:
         rows.start([PROMPT], 2)
 
 
+def test_a_model_becomes_a_runtime_once(build: Build, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    from nbllm.export.runtimes import load_runtime
+
+    source, store = build("llama"), Store(tmp_path / "store")
+    said = [
+        checks.decode(load_runtime("llamacpp", what, store=store, key=["a"]), PROMPT, 8)
+        for what in (source, source, store.path("export", "none"))  # the last isn't there: the key finds the export
+    ]
+    assert said[0] == said[1] == said[2] == greedy(source, PROMPT, 8)
+    (name,) = store.names("export")
+    file = store.path("export", name) / "model-f16.gguf"
+    assert checks.decode(load_runtime("llamacpp", file, store=store, key=["b"]), PROMPT, 8) == said[0]
+    assert store.names("export") == [name]  # a GGUF file is taken as it is
+
+
 @pytest.mark.parametrize(("pattern", "digits"), [("gpt2", None), ("gpt4", None), ("gpt4", "single")])
 def test_llama_cpp_cuts_text_alike(pattern: str, digits: str | None, build: Build, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")

@@ -65,7 +65,7 @@ def test_padded_rows_and_moved_rows(exported: Path, source: Path) -> None:
     assert (found - torch.stack([logits_of(source, text) for text in texts])).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["gpt2", "qwen2", pytest.param("qwen3", marks=pytest.mark.slow)])
 def test_other_kinds(kind: str, build: Build, tmp_path: Path) -> None:
     source = build(kind, **({} if kind == "gpt2" else {"num_hidden_layers": 1}))
     found = export(source, tmp_path / "out", to="onnx")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,6 +56,8 @@ class LlamaCpp:
                 )
         except (ValueError, KeyError, RuntimeError) as error:
             raise UsageError(f"llama.cpp doesn't load {file}: {error}") from error
+        # closed before Python takes its modules apart, where it would complain
+        weakref.finalize(self, self._llama.close)
         self.vocab_size = int(self._llama.n_vocab())
         self.context: int | None = min(longest, trained)
         self.device = torch.device("cpu")
