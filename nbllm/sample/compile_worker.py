@@ -22,6 +22,7 @@ _ANY = 2**20
 def compile_step(folder: Path) -> None:
     """Writes the package into `folder`."""
     import torch
+    from accelerate import init_empty_weights
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from nbllm.model import quantize
@@ -32,9 +33,14 @@ def compile_step(folder: Path) -> None:
     torch.set_num_threads(int(job["threads"]))  # the code is made for so many
     config = AutoConfig.from_pretrained(folder)
     dtype = getattr(torch, job["dtype"])
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    model = model.to_empty(device=job["device"]).eval()  # pages that nothing touches take no memory
+    with init_empty_weights(include_buffers=False):  # buffers may become numbers in the code
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            # pages that nothing touches take no memory
+            setattr(module, name, torch.nn.Parameter(torch.empty_like(weight, device=job["device"]), False))
+    model.tie_weights()
+    model.to(job["device"])
     if job["quantize"]:
         model = quantize(model, job["quantize"])
     step = Step(model)

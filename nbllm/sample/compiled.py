@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,7 @@ _LOOK_S = 1.0
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
 """Of the largest logit: several times what reordering the sums of a deep model changes in that dtype."""
 _KEPT_PACKAGES = 20
+_LIFTED = re.compile(r"constant\d+")
 _OFF = ("off", "0", "no")
 
 
@@ -72,20 +74,23 @@ class Compiled:
                 return None
             return self._run(forward, token, slots)
         except Exception as error:  # compilers fail in all kinds of ways; the plain step doesn't
-            self._give_up(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            self._give_up(_said(error))
             return None
 
     def wait(self, timeout_s: float = 600.0) -> bool:
-        """Compiles now and waits for it, for measurements. Returns whether there is a package."""
+        """Compiles now and waits for it, for measurements. Returns whether the next step is the compiled one."""
         if not _enabled():
             return False
-        self._steps = PATIENCE
+        self._steps = max(self._steps, PATIENCE)
         end = time.monotonic() + timeout_s
-        while time.monotonic() < end and self._waiting():
-            if self._begun() and (self._package().is_file()):
-                return True
+        while not self.ready and time.monotonic() < end and self._waiting():
+            if self._begun() and self._package().is_file():
+                try:
+                    self._load()
+                except Exception as error:  # as in `step`
+                    self._give_up(_said(error))
             time.sleep(0.2)
-        return False
+        return self.ready
 
     def _waiting(self) -> bool:
         return _enabled() and self._steps >= 0
@@ -147,6 +152,7 @@ class Compiled:
         self.why_not = "it hasn't been compared with the plain step"
 
     def _take_weights(self) -> None:
+        from nbllm.model.quantization import GROUP
         from nbllm.sample.step import Step
 
         model: Any = self._model()
@@ -156,6 +162,8 @@ class Compiled:
             **dict(step.named_buffers(remove_duplicate=False)),
         }
         wanted = self._runner.get_constant_fqns()
+        if getattr(model, "nbllm_quantized", None) == "int4":  # the compiler makes the group size a tensor
+            found |= {name: torch.tensor(GROUP) for name in wanted if _LIFTED.fullmatch(name)}
         missing = [name for name in wanted if name not in found]
         if missing:
             raise KeyError(f"no weights for {missing[0]}")
@@ -191,6 +199,10 @@ class Compiled:
 
         assert self._folder is not None
         return self._folder / PACKAGE
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _enabled() -> bool:

@@ -193,9 +193,9 @@ class _Work:
     ) -> None:
         self._model, self._tokenizer, self._parameters = model, tokenizer, parameters
         self._chat, self._batch_size = chat, batch_size
-        forward = Forward(model)
+        forward = Forward.of(model)
         self._context, self._vocab_size = forward.context, forward.vocab_size
-        self._eos = _end_ids(model, tokenizer)
+        self._eos = forward.eos_ids | ({tokenizer.eos_id} if tokenizer.eos_id is not None else frozenset())
         self.note: str | None = None
 
     def run(
@@ -384,10 +384,3 @@ def _is_done(question: Question, file: AnswerFile, n: int) -> bool:
                 next="Name another file, or add --overwrite",
             )
     return len(same) == n or any(one.error is not None for one in same)
-
-
-def _end_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> frozenset[int]:
-    """Tokens that end a text: the tokenizer's, and those that the model's own config names."""
-    named = getattr(model.config.get_text_config(), "eos_token_id", None)
-    ids = named if isinstance(named, (list, tuple)) else [named]
-    return frozenset(int(id) for id in (*ids, tokenizer.eos_id) if id is not None)

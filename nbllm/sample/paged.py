@@ -29,7 +29,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 
 from nbllm.errors import DataError, RunError
 from nbllm.sample.filters import Counts, count_tokens, pipeline
-from nbllm.sample.noise import gumbel, sample_keys
+from nbllm.sample.noise import add_noise, sample_keys
 from nbllm.sample.parameters import SamplingParameters
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class _Choice(ContinuousBatchingLogitsProcessor):  # type: ignore[misc,unused-ig
             return scores
         assert self._samples.rows is not None  # the carrier runs first
         keys = self._keys[self._samples.rows[:rows].long()]
-        return scores + gumbel(keys, tensor_arg[:rows].long(), scores.shape[-1])
+        return add_noise(scores, keys, tensor_arg[:rows].long())
 
     def _counts(self, scores: Tensor) -> Counts:
         """How often each token stands in each row's prompt and text."""

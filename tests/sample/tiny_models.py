@@ -15,26 +15,59 @@ from nbllm.tokenizer import Tokenizer
 CONTEXT = 96
 
 
-def build(family: str, tokenizer: Tokenizer, *, end: bool = False) -> Any:
+def build(
+    family: str,
+    tokenizer: Tokenizer,
+    *,
+    end: bool = False,
+    layers: int = 3,
+    width: int = 48,
+    context: int = CONTEXT,
+    vocab_size: int | None = None,
+) -> Any:
     """A model of random weights, large enough that its choices are far apart; it names no end of text."""
     torch.manual_seed(1)
     ends = tokenizer.eos_id if end else None
+    vocab_size = vocab_size or tokenizer.vocab_size
     if family == "llama":
         model: Any = LlamaForCausalLM(
             LlamaConfig(
-                vocab_size=tokenizer.vocab_size, hidden_size=48, intermediate_size=96, num_hidden_layers=3,
-                num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=CONTEXT, bos_token_id=None,
+                vocab_size=vocab_size, hidden_size=width, intermediate_size=96, num_hidden_layers=layers,
+                num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=context, bos_token_id=None,
                 eos_token_id=ends, pad_token_id=None, initializer_range=0.2,
             )
         )  # fmt: skip
     else:
         model = GPT2LMHeadModel(
             GPT2Config(
-                vocab_size=tokenizer.vocab_size, n_embd=48, n_layer=3, n_head=4, n_positions=CONTEXT,
+                vocab_size=vocab_size, n_embd=width, n_layer=layers, n_head=4, n_positions=context,
                 bos_token_id=None, eos_token_id=ends, initializer_range=0.2,
             )
         )  # fmt: skip
     return model.eval()
+
+
+def family(kind: str, tokenizer: Tokenizer) -> Any:
+    """A tiny random model of a family of today, with a window of 16 where the family slides."""
+    import transformers
+
+    if kind in ("llama", "gpt2"):
+        return build(kind, tokenizer)
+    torch.manual_seed(1)
+    shape: dict[str, Any] = {
+        "vocab_size": tokenizer.vocab_size, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": CONTEXT,
+        "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "initializer_range": 0.2,
+    }  # fmt: skip
+    if kind == "qwen3":
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**shape)).eval()
+    if kind == "mistral":
+        return transformers.MistralForCausalLM(transformers.MistralConfig(**shape, sliding_window=16)).eval()
+    if kind == "mixtral":
+        return transformers.MixtralForCausalLM(transformers.MixtralConfig(**shape, num_local_experts=4)).eval()
+    types = ["sliding_attention", "full_attention", "sliding_attention"]
+    config = transformers.Gemma3TextConfig(**shape, sliding_window=16, layer_types=types)
+    return transformers.Gemma3ForCausalLM(config).eval()
 
 
 class Scripted(torch.nn.Module):
