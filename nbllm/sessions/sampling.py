@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbllm.errors import DataError, NotFoundError, UsageError, did_you_mean
+from nbllm.errors import DataError, NotFoundError, RunError, UsageError, did_you_mean
 from nbllm.sessions.models import ModelReference
 from nbllm.sessions.pointers import Pointers
 from nbllm.sessions.starting import plain_corpus
 from nbllm.store import Manifest
 
 if TYPE_CHECKING:
-    from nbllm.evaluate import EvalResult
+    from nbllm.evaluate import Comparison, EvalResult, TaskScores
     from nbllm.export import Exported
     from nbllm.sample import Answers, Generation, SamplingParameters, Score
+    from nbllm.sample.trace import Step
     from nbllm.tokenizer import Tokenizer
 
 
@@ -36,7 +37,11 @@ class Sampling(Pointers):
         chat: bool = False,
         trace: bool = False,
         on_text: Callable[[int, str], None] | None = None,
+        on_step: Callable[[int, Step], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
+        quantize: str | None = None,
+        backend: str = "torch",
+        draft: str | None = None,
         **settings: Any,
     ) -> Generation:
         """Continues a prompt with the current model, or another.
@@ -49,18 +54,39 @@ class Sampling(Pointers):
             chat: put the prompt into the model's own chat template first.
             trace: keep each step's alternatives.
             on_text: called with a sample's number and each new piece of its text.
+            on_step: called with a sample's number and each token with its alternatives.
             should_stop: asked before every token; True ends the sampling and keeps what there is.
+            quantize: `int8` or `int4` weights (on the CPU).
+            backend: `torch`, or what runs the model instead: `onnx` or `llamacpp`, over an export that is made once.
+            draft: a smaller model with the same tokenizer that guesses tokens; the text stays the same.
             settings: the fields of `SamplingParameters`; missing ones come from `session.sampling`.
         """
         from nbllm.sample import chat_prompt, generate
 
         parameters = self.sampling_with(settings)
         with self.lock:
-            loaded, tokenizer = self.load_model(model=model, checkpoint=checkpoint, adapter=adapter)
+            loaded: Any
+            if backend == "torch":
+                loaded, tokenizer = self.load_model(
+                    model=model, checkpoint=checkpoint, adapter=adapter, quantize=quantize
+                )
+            elif quantize or draft:
+                raise UsageError(f"{'quantize' if quantize else 'draft'} is for the torch backend", received=backend)
+            else:
+                name = self._chosen_adapter(model, adapter)
+                loaded, tokenizer = self.models.runtime(self._chosen(model, checkpoint), name, backend=backend)
             if chat:
                 prompt = chat_prompt(tokenizer, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
             return generate(
-                loaded, tokenizer, prompt, parameters, on_text=on_text, should_stop=should_stop, trace=trace
+                loaded,
+                tokenizer,
+                prompt,
+                parameters,
+                on_text=on_text,
+                on_step=on_step,
+                should_stop=should_stop,
+                trace=trace,
+                draft=self.load_model(model=draft)[0] if draft else None,
             )
 
     def generate_many(
@@ -72,6 +98,7 @@ class Sampling(Pointers):
         checkpoint: int | None = None,
         adapter: str | None = None,
         chat: bool = False,
+        quantize: str | None = None,
         overwrite: bool = False,
         progress: Callable[[int, int, float], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
@@ -82,7 +109,7 @@ class Sampling(Pointers):
         Args:
             prompts: texts, or a file: .jsonl with `prompt` (or `text`, `messages`), or text with one prompt a line.
             to: a .jsonl file that grows with the answers; without one they are in the result.
-            model, checkpoint, adapter, chat, settings: as for `generate`.
+            model, checkpoint, adapter, chat, quantize, settings: as for `generate`.
             overwrite: replace the file.
             progress: called with prompts done, prompts in all and tokens a second.
             should_stop: asked now and then; True ends it and keeps what is done.
@@ -92,7 +119,7 @@ class Sampling(Pointers):
 
         parameters = self.sampling_with(settings)
         with self.lock:
-            loaded, tokenizer = self.load_model(model=model, checkpoint=checkpoint, adapter=adapter)
+            loaded, tokenizer = self.load_model(model=model, checkpoint=checkpoint, adapter=adapter, quantize=quantize)
             on, path = attached(loaded), self.models.path(self._chosen(model, checkpoint))
             weights = self.models.parents(ModelReference(kind="folder", source=path))[0]
             return generate_many(
@@ -101,7 +128,12 @@ class Sampling(Pointers):
                 prompts,
                 parameters,
                 to=to,
-                made_with={"model": path, "weights": weights.hash, "adapter": None if on is None else on.hash},
+                made_with={
+                    "model": path,
+                    "weights": weights.hash,
+                    "adapter": None if on is None else on.hash,
+                    "quantize": quantize,
+                },
                 chat=chat,
                 overwrite=overwrite,
                 progress=progress,
@@ -118,13 +150,27 @@ class Sampling(Pointers):
         return dataclasses.replace(self.sampling, **settings)
 
     def load_model(
-        self, *, model: str | None = None, checkpoint: int | None = None, adapter: str | None = None
+        self,
+        *,
+        model: str | None = None,
+        checkpoint: int | None = None,
+        adapter: str | None = None,
+        quantize: str | None = None,
     ) -> tuple[Any, Tokenizer]:
-        """The model (a transformers model, in eval mode) and its tokenizer; kept in memory by content."""
+        """The model (a transformers model, in eval mode) and its tokenizer; kept in memory by content.
+
+        Args:
+            model, checkpoint, adapter, quantize: as for `generate`.
+        """
         with self.lock:
             reference = self._chosen(model, checkpoint)
-            name = (None if adapter == "off" else adapter) if adapter else (None if model else self.adapter)
-            return self.models.load(reference, adapter=name)
+            return self.models.load(reference, adapter=self._chosen_adapter(model, adapter), quantize=quantize)
+
+    def _chosen_adapter(self, model: str | None, adapter: str | None) -> str | None:
+        """The adapter that is meant: the current one where neither it nor another model is named."""
+        if adapter:
+            return None if adapter == "off" else adapter
+        return None if model else self.adapter
 
     def _chosen(self, model: str | None, checkpoint: int | None) -> ModelReference:
         """The model that is meant: the current one where none is named."""
@@ -183,19 +229,64 @@ class Sampling(Pointers):
             self.adapter = None
         return merged
 
-    def evaluate(self, *, on: str = "held-out", model: str | None = None, held_out: float = 0.05) -> EvalResult:
-        """Loss, perplexity and bits a byte on the current corpus's held-out part, or on another source."""
-        from nbllm.evaluate import evaluate
+    def evaluate(
+        self,
+        *,
+        on: str = "held-out",
+        text: str | None = None,
+        tasks: Sequence[str] | None = None,
+        limit: int | None = None,
+        shots: int | None = None,
+        model: str | None = None,
+        models: Sequence[str] | None = None,
+        held_out: float = 0.05,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> EvalResult | TaskScores | Comparison:
+        """Loss, perplexity and bits a byte on a text, or scores of benchmark tasks; of one model, or several beside
+        each other.
 
-        if on == "held-out":
+        Args:
+            on: `held-out` for that part of the current corpus, or a file or another source.
+            text: this text instead.
+            tasks: names that lm-eval knows, or YAML files of tasks, instead of a text.
+            limit: ask only so many examples of each task.
+            shots: how many solved examples stand before each; by default what the task says.
+            model: a run, folder, file or hub name; the current model, with the current adapter, by default.
+            models: several of these, or adapters.
+            held_out: the share of documents that were held out.
+            progress: called with tokens (or a task's requests) done and in all, for each model.
+        """
+        from nbllm.evaluate import Comparison, evaluate, run_tasks
+
+        texts: list[str] = []
+        if text is not None:
+            texts = [text]
+        elif not tasks and on == "held-out":
             texts = list(self.current_corpus(None).texts("held-out", held_out))
-        else:
+        elif not tasks:
             texts = list(plain_corpus(self, on, "evaluation").texts())
-        if not texts:
+        if not tasks and not texts:
             raise DataError(f"There is no text to evaluate on in {on}", next="Name a file, or raise --held-out")
+
+        def measure(loaded: Any, tokenizer: Tokenizer) -> EvalResult | TaskScores:
+            if tasks:
+                return run_tasks(loaded, tokenizer, tasks, limit=limit, shots=shots, progress=progress)
+            return evaluate(loaded, tokenizer, texts, progress=progress)
+
         with self.lock:
-            loaded, tokenizer = self.load_model(model=model)
-            return evaluate(loaded, tokenizer, texts)
+            if not models:
+                return measure(*self.load_model(model=model))
+            return Comparison(
+                models=tuple(models), results=tuple(measure(*self._model_or_adapter(name)) for name in models)
+            )
+
+    def _model_or_adapter(self, name: str) -> tuple[Any, Tokenizer]:
+        """A model by name, or an adapter on the base that it belongs to."""
+        try:
+            self.models.adapter_folder(name)
+        except (NotFoundError, RunError):
+            return self.load_model(model=name)
+        return self.models.load(self.models.base_of(name, self.model), adapter=name)
 
     def score(self, text: str, *, model: str | None = None, adapter: str | None = None) -> Score:
         """How well the current model (or another) expects each token of a text; a notebook shows them coloured."""

@@ -15,10 +15,10 @@ import lzma
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING
 
 from nbllm.errors import DataError
+from nbllm.evaluate.table import html_table, text_table
 from nbllm.sample.reading import (
     Window,
     beginning,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from nbllm.shards import TokenStream
     from nbllm.tokenizer import Tokenizer
 
 _IGNORED = -100
@@ -74,17 +73,10 @@ class EvalResult:
         ]
 
     def __str__(self) -> str:
-        width = max(len(label) for label, _ in self.rows())
-        return "\n".join(f"{label:<{width}}  {value}" for label, value in self.rows())
+        return text_table(self.rows())
 
     def _repr_html_(self) -> str:
-        cell = "text-align:left;font-variant-numeric:tabular-nums"
-        rows = "".join(
-            f'<tr><th scope="row" style="{cell};font-weight:normal;opacity:.8">{escape(label)}</th>'
-            f'<td style="{cell}">{escape(value)}</td></tr>'
-            for label, value in self.rows()
-        )
-        return f'<table class="nbllm-eval">{rows}</table>'
+        return html_table(self.rows())
 
 
 def evaluate(
@@ -122,40 +114,6 @@ def evaluate(
     # without a first token, the first one of a text is given, not predicted, and its bytes don't count
     given = 0 if start else sum(len(tokenizer.token_bytes(ids[0])) for ids in encoded if ids)
     return _result(nats, count, sum(len(text.encode()) for text in documents) - given, len(documents))
-
-
-def evaluate_stream(
-    model: PreTrainedModel, stream: TokenStream, *, seq_len: int, batch_size: int = 8, max_rows: int | None = None
-) -> EvalResult:
-    """The same of one part of the shards, row by row as in training.
-
-    Args:
-        model: a causal language model of transformers.
-        stream: such as `Shards.held_out`.
-        seq_len: T, inputs a row.
-        batch_size: B, rows at once.
-        max_rows: take that many rows, evenly spread, instead of all; the bytes are taken in proportion of targets.
-
-    Raises:
-        DataError: nothing to predict, or the model's logits aren't numbers.
-    """
-    import numpy as np
-    import torch
-
-    device = model.get_input_embeddings().weight.device
-    nats, count = 0.0, 0
-    with evaluating(model):
-        for batch in stream.batches(seq_len, batch_size, max_rows=max_rows):
-            ids, targets, positions = (
-                torch.from_numpy(array).to(device) for array in (batch.input_ids, batch.targets, batch.position_ids)
-            )
-            logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-            nats += float(_nats(logits, targets))
-            count += int((batch.targets != _IGNORED).sum())
-    if not count:
-        raise DataError("The shards have nothing to predict")
-    whole = int(stream.target_counts(np.arange(stream.rows(seq_len)), seq_len).sum())
-    return _result(nats, count, stream.text_bytes * count / whole, stream.documents)
 
 
 def compressed_bits_per_byte(texts: Iterable[str]) -> dict[str, float]:
@@ -221,11 +179,11 @@ def _nats(logits: Tensor, targets: Tensor) -> Tensor:
     return losses.cpu().double().sum()
 
 
-def _result(nats: float, count: int, text_bytes: float, documents: int) -> EvalResult:
+def _result(nats: float, count: int, text_bytes: int, documents: int) -> EvalResult:
     return EvalResult(
         loss=check_finite(nats) / count,
         bits_per_byte=nats / math.log(2) / text_bytes if text_bytes else math.inf,
         tokens=count,
-        text_bytes=round(text_bytes),
+        text_bytes=text_bytes,
         documents=documents,
     )

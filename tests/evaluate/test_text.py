@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import lzma
 import math
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import CONTEXT, TEXTS
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nbllm.errors import DataError, UsageError
-from nbllm.evaluate import EvalResult, compressed_bits_per_byte, evaluate, evaluate_stream
-from nbllm.store import Store
-from nbllm.tokenizer import Tokenizer, train
-
-CONTEXT = 32
-TEXTS = ["The quick brown fox jumps.", "", "안녕 👩‍🚀", "def next(self): return self.value\n", "x"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return train(Store(tmp_path_factory.mktemp("store")), TEXTS * 9, text_bytes=900, vocab_size=300, name="tiny")
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer: Tokenizer) -> Any:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=CONTEXT, initializer_range=0.2,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
+from nbllm.evaluate import EvalResult, compressed_bits_per_byte, evaluate
+from nbllm.tokenizer import Tokenizer
 
 
 def nats(model: Any, ids: list[int], first: int = 0) -> float:
@@ -76,19 +58,45 @@ def test_long_documents_are_read_in_windows(model: Any, tokenizer: Tokenizer) ->
     assert steps[-1] == (found.tokens, found.tokens)
 
 
-def test_a_part_of_the_shards_gives_the_same(model: Any, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    from nbllm.shards import build
+def exact(model: Any, ids: list[int]) -> list[float]:
+    """Minus the log probability of each id after the first, one window and one row at a time, all in float64."""
+    found: list[float] = []
+    double: Any = copy.deepcopy(model).double()
+    while len(found) < len(ids) - 1:
+        done = len(found)
+        end = min(CONTEXT if not done else done + CONTEXT // 2, len(ids) - 1)
+        window = ids[max(0, end - CONTEXT) : end + 1]
+        with torch.no_grad():
+            logprobs = double(torch.tensor([window[:-1]])).logits[0].log_softmax(-1)
+        all_of_it = (-logprobs.gather(1, torch.tensor(window[1:])[:, None])[:, 0]).tolist()
+        found += all_of_it[len(all_of_it) - (end - done) :]
+    return found
 
-    texts = [text for text in TEXTS if text]
-    shards = build(Store(tmp_path / "s"), tokenizer, train=["a"], held_out=texts, parents=(), parameters={})
-    whole = evaluate(model, tokenizer, texts)
-    found = evaluate_stream(model, shards.held_out, seq_len=CONTEXT)
-    assert (found.tokens, found.text_bytes, found.documents) == (whole.tokens, whole.text_bytes, whole.documents)
-    # rows cut documents, so the numbers are near, not equal
-    assert found.loss == pytest.approx(whole.loss, rel=0.05)
-    assert found.bits_per_byte == pytest.approx(found.loss * found.tokens / math.log(2) / found.text_bytes)
-    row = evaluate_stream(model, shards.held_out, seq_len=CONTEXT, max_rows=1)
-    assert 0 < row.tokens < found.tokens
+
+def test_every_byte_counts_once_whatever_the_window_and_the_batch(
+    model: Any, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # characters of two to four bytes, most of them several tokens: windows begin and end inside of them
+    texts = ["né 👩‍🚀안녕" * count + "x" * (count % 3) for count in range(1, 9)]
+    encoded = [[tokenizer.bos_id or 0, *tokenizer.encode(text), tokenizer.eos_id or 0] for text in texts]
+    assert any(CONTEXT < len(ids) < 2 * CONTEXT for ids in encoded)
+    assert max(map(len, encoded)) > 2 * CONTEXT
+    torn = [ids[:end] for ids in encoded for end in range(CONTEXT, len(ids), CONTEXT // 2)]
+    assert any("\ufffd" in tokenizer.decode(ids) for ids in torn)
+    sums = [exact(model, ids) for ids in encoded]
+    nats, size = sum(map(sum, sums)), sum(len(text.encode()) for text in texts)
+    found = {}
+    for logits in (1, 5000, 20000, 2**26):  # one row at a time, a few, all
+        monkeypatch.setattr("nbllm.evaluate.text._LOGITS", logits)
+        found[logits] = evaluate(model, tokenizer, texts)
+        assert (found[logits].tokens, found[logits].text_bytes) == (sum(map(len, sums)), size)
+        assert found[logits].bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-6)
+    assert len({round(one.bits_per_byte, 6) for one in found.values()}) == 1
+    # documents are counted by what they are, not by how many: together they are the weighted mean
+    apart = [evaluate(model, tokenizer, [text]) for text in texts]
+    assert found[2**26].bits_per_byte == pytest.approx(
+        sum(one.bits_per_byte * one.text_bytes for one in apart) / size, rel=1e-6
+    )
 
 
 def test_the_model_keeps_its_mode(model: Any, tokenizer: Tokenizer) -> None:
