@@ -29,7 +29,7 @@ def write(source: str | Path, folder: Path, *, adapter: str | Path | None = None
     if find_python() is None:
         return checks, (
             "vLLM didn't check it, since it isn't installed here: name a Python that has it in NBLLM_VLLM_PYTHON, "
-            f"or type vllm serve {folder.name if not folder.name.startswith('.') else 'FOLDER'} there"
+            "or type vllm serve FOLDER there"
         )
     from nbllm.model import load
     from nbllm.sample import SamplingParameters

@@ -82,6 +82,15 @@ def test_settings() -> None:
         vllm.request(SamplingParameters(typical_p=0.5))
 
 
+def test_the_cause_of_a_failure_is_told(python: Path, build: Build) -> None:
+    python.write_text(
+        f"#!{sys.executable}\nimport json, sys\nprint('(Worker) ValueError: too little memory', file=sys.stderr)\n"
+        "print(json.dumps({'error': 'see above', 'fatal': True}))\n"
+    )
+    with pytest.raises(RunError, match=r"vLLM doesn't load the model: see above \(too little memory\)"):
+        vllm.VllmRuntime(build("llama"))
+
+
 def test_a_python_that_ends_at_once(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NBLLM_VLLM_PYTHON", "/bin/false")
     with pytest.raises(RunError, match="exit code 1"):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from nbllm.errors import NotFoundError, RunError, UsageError
 from nbllm.export.extras import installed
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "NBLLM_VLLM_PYTHON"
 """The environment variable that names a Python with vLLM."""
+_OPTIONS = {"gpu_memory_utilization": 0.5}  # vLLM would take 0.92 of all memory, and the notebook has models too
+_CAUSE = re.compile(rb"\b\w+(?:Error|Exception): (.+)")
 _UNSUPPORTED = {"typical_p": 1.0, "beams": 1, "prompt_lookup": 0, "sliding": False, "length_penalty": 1.0}
 
 
@@ -36,7 +40,8 @@ class VllmRuntime:
 
     Args:
         folder: a transformers folder, as `export(…, to="vllm")` writes it.
-        options: arguments of vLLM's `LLM`, such as `gpu_memory_utilization` or `max_model_len`. JSON values.
+        options: arguments of vLLM's `LLM`, JSON values, such as `max_model_len`, or `gpu_memory_utilization` (0.5
+            here; on a CPU it is the part of main memory).
 
     Raises:
         UsageError: there is no Python with vLLM.
@@ -56,14 +61,15 @@ class VllmRuntime:
         from nbllm.tokenizer import Tokenizer
 
         self._tokenizer = Tokenizer.from_folder(path)
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (read after the process has ended)
         worker = Path(__file__).with_name("vllm_worker.py")
         try:
             self._process = subprocess.Popen(
                 # isolated: this file's folder and this Python's packages stay out of its path
-                [python, "-I", "-u", str(worker), str(path), json.dumps(options)],
+                [python, "-I", "-u", str(worker), str(path), json.dumps(_OPTIONS | options)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=self._log,
                 text=True,
                 encoding="utf-8",
             )
@@ -141,13 +147,21 @@ class VllmRuntime:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RunError(f"vLLM's process ended with exit code {self._process.wait()}")
+            code = self._process.wait()
+            raise RunError(f"vLLM's process ended with exit code {code}{self._cause()}")
         answer: dict[str, Any] = json.loads(line)
+        if answer.get("fatal"):
+            self.close()
+            raise RunError(f"vLLM doesn't load the model: {answer['error']}{self._cause()}")
         if "error" in answer:
-            if answer.get("fatal"):
-                self.close()
             raise RunError(f"vLLM says: {answer['error']}")
         return answer
+
+    def _cause(self) -> str:
+        """The first error that vLLM's own processes wrote, in brackets: what it raises only points there."""
+        self._log.seek(0)
+        found = _CAUSE.search(self._log.read())
+        return "" if found is None else f" ({found[1].decode(errors='replace').strip()[:300]})"
 
 
 def request(parameters: SamplingParameters) -> dict[str, Any]:
