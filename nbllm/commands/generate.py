@@ -37,7 +37,7 @@ def _run(call: Call) -> Any:
     generation = call.session.generate(
         prompt,
         **settings,
-        **arguments.only("model", "checkpoint", "adapter", "chat", "trace"),
+        **arguments.only("model", "checkpoint", "adapter", "chat", "trace", "quantize", "backend", "draft"),
         on_text=None if several else lambda _, text: call.write(text),
     )
     for number, text in enumerate(generation.texts if several else (), 1):
@@ -66,7 +66,7 @@ def _many(call: Call) -> Any:
             said = 10 * done // total
             call.say(f"{done:,} of {total:,} prompts · {tokens_per_s:,.0f} tokens/s")
 
-    settings = arguments.only(*_SETTINGS, "model", "checkpoint", "adapter", "chat", "overwrite")
+    settings = arguments.only(*_SETTINGS, "model", "checkpoint", "adapter", "chat", "quantize", "overwrite")
     answers = call.session.generate_many(arguments.file, arguments.to, progress=progress, **settings)
     if answers.interrupted:
         raise Interrupted(f"{answers.done:,} of {answers.prompts:,} prompts are done. The same line goes on", answers)
@@ -123,6 +123,9 @@ COMMAND = Command(
         Option(name="--checkpoint", help="the step of a run's checkpoint", kind="integer"),
         Option(name="--adapter", help="an adapter, or off", completes="adapter"),
         Option(name="--chat", help="put the prompt into the model's chat template", kind="flag"),
+        Option(name="--quantize", help="weights in 8 or 4 bits, on the CPU", choices=("int8", "int4")),
+        Option(name="--backend", help="what runs the model", default="torch", choices=("torch", "onnx", "llamacpp")),
+        Option(name="--draft", help="a smaller model with the same tokenizer that guesses tokens", completes="run"),
         Option(name="--trace", help="keep each step's alternatives", kind="flag"),
         Option(name="--file", help="many prompts: a .jsonl with prompt, text or messages, or text", completes="file"),
         Option(name="--to", help="the .jsonl file of their answers; the same line again goes on", completes="file"),

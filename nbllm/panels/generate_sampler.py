@@ -214,7 +214,8 @@ class Sampler:
             stream = Stream(lambda tokens: self._more(job, branch, tokens))
             generation = self.session.generate(
                 branch.input_ids or branch.prompt,
-                **_listeners(self.session, stream),
+                on_text=stream.text,
+                on_step=stream.step,
                 should_stop=lambda: self._cancelled(job),
                 **one_text(branch.sampling),
                 max_new_tokens=min(room, branch.sampling.max_new_tokens),
@@ -226,8 +227,8 @@ class Sampler:
             branch.facts = {
                 "first_token_ms": generation.first_token_ms,
                 "tokens_per_s": generation.tokens_per_s,
-                "reused": getattr(generation, "prompt_tokens_reused", None),
-                "compiled": getattr(generation, "compiled", None),
+                "reused": generation.prompt_tokens_reused,
+                "compiled": generation.compiled,
                 "stop_reason": str(generation.stop_reason),
                 "tokens": len(generation.tokens),
             }
@@ -285,21 +286,6 @@ class Sampler:
         if change["name"] != "sampling":
             self.look_for_choices()
         self.say(self.doing)
-
-
-def _listeners(session: Any, stream: Stream) -> dict[str, Any]:
-    import inspect
-    from types import SimpleNamespace
-
-    if "on_step" in inspect.signature(session.generate).parameters:
-        return {"on_text": stream.text, "on_step": stream.step}
-    numbers = {"probability": 1.0, "final": 1.0, "rank": 1, "entropy": 0.0, "final_entropy": 0.0, "alternatives": ()}
-
-    def piece(sample: int, text: str) -> None:
-        stream.step(sample, SimpleNamespace(token=hash(text) % 2**20, text=text, **numbers))
-        stream.text(sample, text)
-
-    return {"on_text": piece}
 
 
 def one_line(error: Exception) -> str:

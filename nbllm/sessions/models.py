@@ -49,6 +49,7 @@ class Models:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loaded: dict[tuple[str, ...], Any] = {}
+        self._runtime: tuple[tuple[str, tuple[str, ...]], Any] | None = None
         self._loaded_quantized: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._tokenizers: dict[tuple[str, ...], Tokenizer] = {}
 
@@ -225,6 +226,25 @@ class Models:
             model = self._quantized(key, model, quantize)
         return model, self.tokenizer(reference)
 
+    def runtime(self, reference: ModelReference, adapter: str | None = None, *, backend: str) -> tuple[Any, Tokenizer]:
+        """The model in another runtime, over an export that the store keeps, and its tokenizer; the last one is kept.
+
+        Args:
+            reference: which model.
+            adapter: the name of an adapter to merge in.
+            backend: `onnx` or `llamacpp`.
+        """
+        from nbllm.adapters import content_hash
+        from nbllm.export.runtimes import load_runtime
+
+        folder = self.adapter_folder(adapter) if adapter else None
+        path = self.path(self.base_of(adapter, reference) if adapter else reference)
+        key = (*_content_key(path), content_hash(folder) if folder else "")
+        if self._runtime is None or self._runtime[0] != (backend, key):
+            self._runtime = None  # its memory first
+            self._runtime = (backend, key), load_runtime(backend, path, store=self._store, key=key, adapter=folder)
+        return self._runtime[1], self.tokenizer(reference)
+
     def _quantized(self, key: tuple[str, ...], model: Any, kind: str) -> Any:
         from nbllm.model import quantize
 
@@ -240,6 +260,7 @@ class Models:
         count = len(self._loaded)
         self._loaded.clear()
         self._loaded_quantized.clear()
+        self._runtime = None
         self._tokenizers.clear()
         gc.collect()
         import torch
