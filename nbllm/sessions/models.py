@@ -214,7 +214,8 @@ class Models:
         if key not in self._loaded:
             while len(self._loaded) >= _KEPT:
                 self._loaded.pop(next(iter(self._loaded)))
-            self._loaded[key] = load(path, device=best_device()).eval()
+            device = best_device()
+            self._loaded[key] = load(path, dtype=_stored_dtype(path, device), device=device).eval()
         model = self._loaded[key] = self._loaded.pop(key)  # last used, last dropped
         current = attached(model)
         if folder is None:
@@ -279,6 +280,17 @@ def _content_key(path: str) -> tuple[str, ...]:
         return (path,)
     files = [folder] if folder.is_file() else sorted(item for item in folder.iterdir() if item.is_file())
     return (str(folder), *(f"{item.name}:{item.stat().st_size}:{item.stat().st_mtime_ns}" for item in files))
+
+
+def _stored_dtype(path: str, device: str) -> str:
+    """The dtype that a folder's weights are stored in, as transformers loads them; fp32 where a CPU would crawl in
+    fp16, and for what doesn't say."""
+    config = Path(path) / "config.json"
+    stored = read_json(config) if config.is_file() else {}
+    name = str(stored.get("dtype") or stored.get("torch_dtype")).removeprefix("torch.")
+    if name == "bfloat16":
+        return "bf16"
+    return "fp16" if name == "float16" and device != "cpu" else "fp32"
 
 
 def _base_of_adapter(folder: str | Path) -> str | None:
