@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class Forward:
     name = "torch"
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model
+        self._model = ref(model)  # `of` keeps this as long as the model lives, and not the other way round
         config = model.config.get_text_config()
         if getattr(config, "is_encoder_decoder", False):
             raise UsageError("Encoder-decoder models can't be sampled from", received=type(model).__name__)
@@ -71,6 +71,14 @@ class Forward:
         if model not in _known or _known[model].device != model.get_input_embeddings().weight.device:
             _known[model] = cls(model)
         return _known[model]
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model, which whoever decodes holds."""
+        model = self._model()
+        if model is None:
+            raise ReferenceError("the model has been freed")
+        return model
 
     @property
     def eos_ids(self) -> frozenset[int]:

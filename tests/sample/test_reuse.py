@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -195,3 +197,9 @@ def test_a_kind_of_quantisation_that_there_is_not(llama: Any) -> None:
 def test_the_runtime_lives_as_long_as_the_model(tokenizer: Tokenizer) -> None:
     model = build("llama", tokenizer)
     assert Forward.of(model) is Forward.of(model)
+    generate(model, tokenizer, PROMPT, DRAWN)
+    weight, buffers = weakref.ref(model.lm_head.weight), weakref.ref(Forward.of(model).prefixes)
+    del model
+    gc.collect()
+    assert weight() is None
+    assert buffers() is None
