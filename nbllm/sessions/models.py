@@ -233,7 +233,7 @@ class Models:
         Args:
             reference: which model.
             adapter: the name of an adapter to merge in.
-            backend: `onnx` or `llamacpp`.
+            backend: `onnx`, `llamacpp` or `vllm`.
         """
         from nbllm.adapters import content_hash
         from nbllm.export.runtimes import load_runtime
@@ -242,9 +242,14 @@ class Models:
         path = self.path(self.base_of(adapter, reference) if adapter else reference)
         key = (*_content_key(path), content_hash(folder) if folder else "")
         if self._runtime is None or self._runtime[0] != (backend, key):
-            self._runtime = None  # its memory first
+            self._end_runtime()  # its memory first
             self._runtime = (backend, key), load_runtime(backend, path, store=self._store, key=key, adapter=folder)
         return self._runtime[1], self.tokenizer(reference)
+
+    def _end_runtime(self) -> None:
+        kept, self._runtime = self._runtime, None
+        if kept is not None and hasattr(kept[1], "close"):  # vLLM's process
+            kept[1].close()
 
     def _quantized(self, key: tuple[str, ...], model: Any, kind: str) -> Any:
         from nbllm.model import quantize
@@ -261,7 +266,7 @@ class Models:
         count = len(self._loaded)
         self._loaded.clear()
         self._loaded_quantized.clear()
-        self._runtime = None
+        self._end_runtime()
         self._tokenizers.clear()
         gc.collect()
         import torch

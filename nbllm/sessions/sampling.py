@@ -57,7 +57,8 @@ class Sampling(Pointers):
             on_step: called with a sample's number and each token with its alternatives.
             should_stop: asked before every token; True ends the sampling and keeps what there is.
             quantize: `int8` or `int4` weights (on the CPU).
-            backend: `torch`, or what runs the model instead: `onnx` or `llamacpp`, over an export that is made once.
+            backend: `torch`, or what runs the model instead, over an export that is made once: `onnx` or `llamacpp`,
+                or `vllm`, which draws its own random numbers and gives the text when it is done.
             draft: a smaller model with the same tokenizer that guesses tokens; the text stays the same.
             settings: the fields of `SamplingParameters`; missing ones come from `session.sampling`.
         """
@@ -77,6 +78,13 @@ class Sampling(Pointers):
                 loaded, tokenizer = self.models.runtime(self._chosen(model, checkpoint), name, backend=backend)
             if chat:
                 prompt = chat_prompt(tokenizer, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
+            if backend == "vllm":
+                if trace or on_step is not None:
+                    raise UsageError("vLLM gives no trace", next="Leave --backend out")
+                generation: Generation = loaded.generate([prompt], parameters)[0]
+                for number, text in enumerate(generation.texts if on_text is not None else ()):
+                    on_text(number, text)  # type: ignore[misc]
+                return generation
             return generate(
                 loaded,
                 tokenizer,

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from nbllm.errors import UsageError
 from nbllm.sessions import Session
 from nbllm.sessions.models import ModelReference
 from nbllm.store import Store, write_json
@@ -61,3 +62,29 @@ def test_the_score_of_a_text_is_that_of_the_current_model(session: Session, tmp_
     found = session.score("the fox of the queue")
     assert found.tokens.equals(score(*session.load_model(), "the fox of the queue").tokens)
     assert session.score("the fox of the queue", model=str(tmp_path / "model"), adapter="off").loss == found.loss
+
+
+def test_a_model_in_another_runtime_says_the_same(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = session.generate("the fox", greedy=True, max_new_tokens=8)
+    found = session.generate("the fox", greedy=True, max_new_tokens=8, backend="onnx")
+    assert found.tokens == wanted.tokens
+    with pytest.raises(UsageError, match="torch backend"):
+        session.generate("the fox", backend="onnx", quantize="int8")
+    with pytest.raises(UsageError, match="No runtime is named 'onyx'"):
+        session.generate("the fox", backend="onyx")
+    monkeypatch.delenv("NBLLM_VLLM_PYTHON", raising=False)
+    with pytest.raises(UsageError, match="NBLLM_VLLM_PYTHON"):
+        session.generate("the fox", backend="vllm")
+
+
+def test_weights_are_sampled_in_the_dtype_of_their_folder(session: Session, tmp_path: Path) -> None:
+    model, tokenizer = session.load_model()
+    assert model.dtype == torch.float32
+    LlamaForCausalLM(model.config).to(torch.bfloat16).save_pretrained(tmp_path / "half")
+    tokenizer.save(tmp_path / "half")
+    assert session.load_model(model=str(tmp_path / "half"))[0].dtype == torch.bfloat16
+
+
+def test_an_adapter_and_quantised_weights_exclude_each_other(session: Session) -> None:
+    with pytest.raises(UsageError, match="quantised"):
+        session.models.load(session.model, adapter="any", quantize="int8")

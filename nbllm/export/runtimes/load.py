@@ -14,10 +14,11 @@ from nbllm.export.extras import need
 from nbllm.store import Store, hash_value
 
 if TYPE_CHECKING:
+    from nbllm.export.runtimes.vllm import VllmRuntime
     from nbllm.sample.runtime import Runtime
 
-BACKENDS = ("onnx", "llamacpp")
-"""The runtimes that sampling can use as it uses torch."""
+BACKENDS = ("onnx", "llamacpp", "vllm")
+"""The runtimes beside torch. The first two give logits, so that sampling is ours; vLLM samples by itself."""
 
 
 def load_runtime(
@@ -29,7 +30,7 @@ def load_runtime(
     adapter: str | Path | None = None,
     gguf_type: str = "f16",
     providers: Sequence[str] | None = None,
-) -> Runtime:
+) -> Runtime | VllmRuntime:
     """A model in another runtime.
 
     Args:
@@ -53,6 +54,11 @@ def load_runtime(
         from nbllm.export.runtimes.onnx_runtime import OnnxRuntime
 
         return OnnxRuntime(_exported(path, store, key, "onnx", adapter, gguf_type), providers)
+    if backend == "vllm":
+        from nbllm.export.runtimes.vllm import VllmRuntime, need_python
+
+        need_python()  # before the export
+        return VllmRuntime(_exported(path, store, key, "vllm", adapter, gguf_type))
     need("--backend llamacpp", "llamacpp", "llama_cpp")
     from nbllm.export.runtimes.llama_cpp import LlamaCpp
 

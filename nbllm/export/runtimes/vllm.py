@@ -35,6 +35,14 @@ def find_python() -> str | None:
     return named or (sys.executable if installed("vllm") else None)
 
 
+def need_python() -> str:
+    """The Python that has vLLM; raises UsageError where there is none."""
+    python = find_python()
+    if python is None:
+        raise UsageError("vLLM isn't installed here", next=f"Name a Python that has it in {VARIABLE}")
+    return python
+
+
 class VllmRuntime:
     """A model in vLLM; close it, or use it as a context, to free its memory.
 
@@ -53,9 +61,7 @@ class VllmRuntime:
 
     def __init__(self, folder: str | Path, **options: Any) -> None:
         path = Path(folder).expanduser().absolute()
-        python = find_python()
-        if python is None:
-            raise UsageError("vLLM isn't installed here", next=f"Name a Python that has it in {VARIABLE}")
+        python = need_python()
         if not (path / "config.json").is_file():
             raise NotFoundError(f"{path} holds no model", next="Make one with %llm_export --to vllm FOLDER")
         from nbllm.tokenizer import Tokenizer
