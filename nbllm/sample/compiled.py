@@ -92,6 +92,10 @@ class Compiled:
             time.sleep(0.2)
         return self.ready
 
+    def switch_off(self) -> None:
+        """Takes the plain step from now on."""
+        self._give_up("it was switched off")
+
     def _waiting(self) -> bool:
         return _enabled() and self._steps >= 0
 
