@@ -25,9 +25,10 @@ ALLOWED = {
     "evaluate": {"errors", "store", "model", "tokenizer", "adapters", "shards", "sample"},
     "export": {"errors", "store", "model", "tokenizer", "adapters", "sample"},
     "train": {"errors", "store", "shards", "model", "adapters", "tokenizer", "sample", "evaluate"},
+    "doctor": {"errors", "store", "corpus", "tokenizer", "shards", "model", "adapters", "sample", "evaluate", "train"},
     "sessions": {
         "errors", "store", "corpus", "tokenizer", "shards", "model", "adapters", "sample", "evaluate", "export",
-        "train",
+        "train", "doctor",
     },
     # completion looks names up in the tables of presets, recipes and stages
     "commands": {"errors", "store", "sessions", "model.presets", "corpus.recipe", "corpus.stages"},

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from nbllm.commands import adapter, clean, evaluate, export, finetune, generate, help, panel, session, tokenizer, train
+from nbllm.commands import (
+    adapter,
+    clean,
+    doctor,
+    evaluate,
+    export,
+    finetune,
+    generate,
+    help,
+    panel,
+    session,
+    tokenizer,
+    train,
+)
 from nbllm.commands.base import Command
 from nbllm.errors import UsageError, did_you_mean
 
@@ -18,6 +31,7 @@ COMMANDS: dict[str, Command] = {
         adapter.COMMAND,
         generate.COMMAND,
         evaluate.COMMAND,
+        doctor.COMMAND,
         export.COMMAND,
         panel.COMMAND,
     )

@@ -17,6 +17,7 @@ from nbllm.sessions.starting import plain_corpus
 from nbllm.store import Manifest
 
 if TYPE_CHECKING:
+    from nbllm.doctor import Diagnosis
     from nbllm.evaluate import Comparison, EvalResult, TaskScores
     from nbllm.export import Exported
     from nbllm.sample import Answers, Generation, SamplingParameters, Score
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 class Sampling(Pointers):
     """The part of `Session` that uses a model."""
+
+    last_generation: Generation | None = None
+    """What `generate` made last with the torch backend."""
+    _last_made_with: tuple[ModelReference, str | None, str | None]  # model, adapter, quantize
 
     def generate(
         self,
@@ -85,7 +90,7 @@ class Sampling(Pointers):
                 for number, text in enumerate(generation.texts if on_text is not None else ()):
                     on_text(number, text)  # type: ignore[misc]
                 return generation
-            return generate(
+            generation = generate(
                 loaded,
                 tokenizer,
                 prompt,
@@ -96,6 +101,29 @@ class Sampling(Pointers):
                 trace=trace,
                 draft=self.load_model(model=draft)[0] if draft else None,
             )
+            if backend == "torch":
+                self.last_generation = generation
+                made_by = self._chosen(model, checkpoint)
+                self._last_made_with = made_by, self._chosen_adapter(model, adapter), quantize
+            return generation
+
+    def diagnose(self, prompt: str | Sequence[int] | None = None, **options: Any) -> Diagnosis:
+        """Findings about the last generation, or about one that is made now: evidence and a remedy each.
+
+        Args:
+            prompt: sample this first, with its trace.
+            options: as for `generate`.
+        """
+        from nbllm.doctor.diagnose import diagnose
+
+        with self.lock:
+            if prompt is not None:
+                self.generate(prompt, trace=True, **options)
+            if self.last_generation is None:
+                raise NotFoundError("There is no text yet", next='Type %llm_doctor "a prompt"')
+            reference, adapter, quantize = self._last_made_with
+            loaded, tokenizer = self.models.load(reference, adapter=adapter, quantize=quantize)
+            return diagnose(loaded, tokenizer, self.last_generation)
 
     def generate_many(
         self,
