@@ -25,10 +25,11 @@ ALLOWED = {
     "evaluate": {"errors", "store", "model", "tokenizer", "adapters", "shards", "sample"},
     "export": {"errors", "store", "model", "tokenizer", "adapters", "sample"},
     "train": {"errors", "store", "shards", "model", "adapters", "tokenizer", "sample", "evaluate"},
+    "bench": {"errors", "store", "model", "adapters", "tokenizer", "sample", "export", "panels"},
     "doctor": {"errors", "store", "corpus", "tokenizer", "shards", "model", "adapters", "sample", "evaluate", "train"},
     "sessions": {
         "errors", "store", "corpus", "tokenizer", "shards", "model", "adapters", "sample", "evaluate", "export",
-        "train", "doctor",
+        "train", "doctor", "bench",
     },
     # completion looks names up in the tables of presets, recipes and stages
     "commands": {"errors", "store", "sessions", "model.presets", "corpus.recipe", "corpus.stages"},

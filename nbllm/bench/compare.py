@@ -1,0 +1,244 @@
+"""Runs one model through every runtime, in turns, and makes the rows of a `Bench`.
+
+All that are measured are loaded first, then every round asks each of them once, so that a machine whose speed swings
+swings for all. What fails is a row that says why; it stops nothing. Compiling and exporting aren't timed.
+
+Legend: B texts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+from nbllm.bench.measure import Timing, bandwidth, decode, growth
+from nbllm.bench.result import Bench, BenchRow
+from nbllm.errors import NbllmError, UsageError, did_you_mean
+from nbllm.model import quantize
+from nbllm.sample.forward import Forward
+
+BACKENDS = ("eager", "compiled", "int8", "int4", "onnx", "llamacpp", "vllm", "tensorrt")
+_NAMES = {"onnx": "ONNX Runtime", "llamacpp": "llama.cpp", "vllm": "vLLM", "tensorrt": "TensorRT"}
+_PACKAGES = {"onnx": "onnxruntime", "llamacpp": "llama-cpp-python", "tensorrt": "onnxruntime-gpu"}
+_ROUNDS = 3
+Load = Callable[[str], Any]
+"""From a backend's name to its runtime."""
+
+
+def compare(
+    model: Any,
+    load: Load,
+    *,
+    name: str,
+    prompt: Sequence[int],
+    backends: Sequence[str] | None = None,
+    new_tokens: int = 64,
+    batch: Sequence[int] = (1, 8),
+    compile: bool = True,
+) -> Bench:
+    """Measures a model.
+
+    Args:
+        model: a causal language model of transformers.
+        load: makes the runtime of `onnx`, `llamacpp`, `vllm` or `tensorrt`.
+        name: the model's, for the heading.
+        prompt: ids.
+        backends: of `BACKENDS`; all by default.
+        new_tokens: tokens made a text.
+        batch: how many texts at once, each.
+        compile: wait for the compiled step, minutes where it isn't on disk yet.
+
+    Raises:
+        UsageError: an unknown backend, or numbers below 1, or more tokens than the context has.
+    """
+    chosen = tuple(backends or BACKENDS)
+    for backend in chosen:
+        if backend not in BACKENDS:
+            raise UsageError(f"No backend is named {backend!r}", next=did_you_mean(backend, BACKENDS))
+    if new_tokens < 2 or not batch or min(batch) < 1:
+        raise UsageError("A benchmark makes 2 tokens or more, of 1 text or more", received=(new_tokens, *batch))
+    reference = Forward(model)
+    if reference.context is not None and len(prompt) + new_tokens > reference.context:
+        raise UsageError(f"Prompt and {new_tokens} tokens are more than the context of {reference.context:,}")
+    reference.compiled.switch_off()
+    wanted = decode(reference, prompt, 1, new_tokens).tokens
+    entries = [_load(backend, model, load, prompt, compile) for backend in chosen]
+    speed = 0.0
+    for _ in range(_ROUNDS):
+        speed = max(speed, bandwidth(model.device.type))
+        for entry in entries:
+            entry.measure(prompt, batch, new_tokens)
+    rows = tuple(entry.row(wanted, speed) for entry in entries)
+    for entry in entries:
+        entry.close()
+    precision = str(model.dtype).removeprefix("torch.")
+    return Bench(
+        model=name,
+        device=_device(model),
+        prompt_tokens=len(prompt),
+        new_tokens=new_tokens,
+        batch=tuple(batch),
+        reference=f"PyTorch eager in {precision}",
+        bandwidth_bytes_per_s=speed,
+        rows=rows,
+        versions=_versions(),
+    )
+
+
+class _Entry:
+    """One backend while it is measured."""
+
+    def __init__(self, row: BenchRow, runtime: Any = None, model: Any = None) -> None:
+        self._row, self._runtime = row, runtime
+        self._model = model  # a runtime of torch doesn't keep its model alive
+        self._timings: dict[int, list[Timing]] = {}
+        self._notes: list[str] = [row.note] if row.note else []
+
+    def measure(self, prompt: Sequence[int], batch: Sequence[int], new_tokens: int) -> None:
+        for size in batch:
+            if self._row.error is not None or (size in self._timings and not self._timings[size]):
+                continue
+            timings = self._timings.setdefault(size, [])
+            try:
+                timings.append(self._once(prompt, size, new_tokens))
+            except Exception as error:  # whatever another program raises
+                if size == min(batch):
+                    self._row = _failed(self._row, error)
+                else:
+                    timings.clear()
+                    self._notes.append(f"×{size}: {_one_line(error)}")
+
+    def _once(self, prompt: Sequence[int], size: int, new_tokens: int) -> Timing:
+        if isinstance(self._runtime, Forward):
+            self._runtime.prefixes.clear()
+        if not hasattr(self._runtime, "rows"):
+            return _whole(self._runtime, prompt, size, new_tokens)
+        if hasattr(self._runtime, "forget"):
+            self._runtime.forget()
+        return decode(self._runtime, prompt, size, new_tokens)
+
+    def row(self, wanted: Sequence[int], speed: float) -> BenchRow:
+        one = self._timings.get(1) or next((timings for timings in self._timings.values() if timings), [])
+        if self._row.error is not None or not one:
+            return self._row
+        tokens = one[-1].tokens
+        same = next((i for i, (a, b) in enumerate(zip(tokens, wanted, strict=False)) if a != b), len(wanted))
+        rounds = {
+            size: tuple(timing.tokens_per_s for timing in timings if timing.tokens_per_s)
+            for size, timings in self._timings.items()
+            if timings
+        }
+        read = self._row.read_bytes
+        return dataclasses.replace(
+            self._row,
+            compiled=one[-1].compiled if self._row.compiled is not None else None,
+            first_token_ms=statistics.median(timing.first_token_ms for timing in one)
+            if one[0].first_token_ms
+            else None,
+            tokens_per_s={size: statistics.median(speeds) for size, speeds in rounds.items()},
+            rounds=rounds,
+            limit_tokens_per_s=speed / read if read else None,
+            agreement=(same, len(wanted)),
+            note="; ".join(self._notes),
+        )
+
+    def close(self) -> None:
+        if hasattr(self._runtime, "close"):
+            self._runtime.close()
+
+
+def _load(backend: str, model: Any, load: Load, prompt: Sequence[int], compile: bool) -> _Entry:
+    precision = str(model.dtype).removeprefix("torch.")
+    precision = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}.get(precision, precision)
+    torch_row = BenchRow(backend=backend, name="PyTorch", precision=precision, compiled=False)
+    row = torch_row if backend in BACKENDS[:4] else BenchRow(backend=backend, name=_NAMES[backend])
+    try:
+        started = time.perf_counter()
+        with growth(model.device.type, children=backend == "vllm") as memory:
+            if backend in ("int8", "int4"):
+                made = quantize(model, backend)
+                row = dataclasses.replace(row, precision=backend)
+            else:
+                made = model
+            runtime = Forward(made) if backend in BACKENDS[:4] else load(backend)
+            loaded_s = time.perf_counter() - started
+            note = _ready(runtime, backend, prompt, compile) if isinstance(runtime, Forward) else ""
+        return _Entry(
+            dataclasses.replace(
+                row,
+                load_s=loaded_s if backend not in ("eager", "compiled") else None,
+                peak_bytes=memory.peak_bytes if backend not in ("eager", "compiled") else None,
+                weight_bytes=_weights(made) if isinstance(runtime, Forward) else None,
+                read_bytes=_read(made) if isinstance(runtime, Forward) else None,
+                note=note,
+            ),
+            runtime,
+            made,
+        )
+    except Exception as error:  # whatever another program raises
+        return _Entry(_failed(row, error))
+
+
+def _ready(runtime: Forward, backend: str, prompt: Sequence[int], compile: bool) -> str:
+    """Gets the step ready; what is to be known of it."""
+    if backend == "eager" or not compile:
+        runtime.compiled.switch_off()
+        return ""
+    if not runtime.compiled.wait():
+        return f"not compiled: {runtime.compiled.why_not}"
+    decode(runtime, prompt, 1, 3)  # the first step is compared with the plain one
+    if runtime.compiled.why_not is not None:
+        return f"not compiled: {runtime.compiled.why_not}"
+    return "one text at a time; several take the plain step"
+
+
+def _whole(runtime: Any, prompt: Sequence[int], size: int, new_tokens: int) -> Timing:
+    """Of a program that samples by itself."""
+    from nbllm.sample.parameters import SamplingParameters
+
+    found = runtime.generate([list(prompt)] * size, SamplingParameters(greedy=True, max_new_tokens=new_tokens))
+    return Timing(first_token_ms=0.0, tokens_per_s=found[0].tokens_per_s, tokens=tuple(found[0].tokens))
+
+
+def _weights(model: Any) -> int:
+    return sum({id(tensor): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}.values())
+
+
+def _read(model: Any) -> int:
+    """Without an embedding that only serves a look-up."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    looked_up = getattr(head, "weight", None) is not embedding.weight
+    return _weights(model) - (embedding.weight.nbytes if looked_up else 0)
+
+
+def _failed(row: BenchRow, error: Exception) -> BenchRow:
+    remedy = getattr(error, "next", None)
+    return dataclasses.replace(row, error=_one_line(error), next=str(remedy) if remedy else None)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, NbllmError):
+        return str(error.what)
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _device(model: Any) -> str:
+    import torch
+
+    if model.device.type == "cuda":
+        return str(torch.cuda.get_device_name())
+    return f"{model.device.type}, {torch.get_num_threads()} threads"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("torch", "transformers", *sorted(set(_PACKAGES.values()))):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
