@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nbllm.commands import (
     adapter,
+    bench,
     clean,
     doctor,
     evaluate,
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Command] = {
         adapter.COMMAND,
         generate.COMMAND,
         evaluate.COMMAND,
+        bench.COMMAND,
         doctor.COMMAND,
         export.COMMAND,
         panel.COMMAND,

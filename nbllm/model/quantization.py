@@ -36,7 +36,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., D] to [..., O], in the dtype of `states`."""
-        rows = states.reshape(-1, states.shape[-1])
+        rows = states.reshape(-1, states.shape[-1]).contiguous()  # of a sliced batch it is a view
         found = torch.ops.aten._weight_int8pack_mm(rows, self.packed, self.scale)
         found = found.reshape(*states.shape[:-1], -1)
         return found if self.bias is None else found + self.bias
@@ -62,7 +62,7 @@ class Int4Linear(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., D] to [..., O], in the dtype of `states`."""
-        rows = states.reshape(-1, states.shape[-1])
+        rows = states.reshape(-1, states.shape[-1]).contiguous()
         found = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.packed, GROUP, self.scales_and_zeros)
         found = found.reshape(*states.shape[:-1], -1)
         return found if self.bias is None else found + self.bias

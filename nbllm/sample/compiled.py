@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 PATIENCE = 64
 """Plain steps before compiling is worth its while."""
 _LOOK_S = 1.0
-_TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
-"""Of the largest logit: several times what reordering the sums of a deep model changes in that dtype."""
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
+"""Root mean square, of the logits' spread: several times what another order of sums changes in a deep model in that
+dtype; a wrong step is off by about 1."""
+_TRIES = 3
 _KEPT_PACKAGES = 20
 _LIFTED = re.compile(r"constant\d+")
 _OFF = ("off", "0", "no")
@@ -55,6 +57,7 @@ class Compiled:
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._runner: Any = None
+        self._compared = 0
         self._adapter: Any = None  # whose weights the runner has
         self._weights: dict[str, Tensor] = {}  # the runner holds their addresses
         self.why_not: str | None = "it hasn't run for long enough"
@@ -184,11 +187,12 @@ class Compiled:
         logits: Tensor = self._runner(token[:, None], place, keys, values)
         if self.why_not is not None:
             plain = forward(token[:, None], positions=place[None], mask=None, cache=slots)[:, -1]  # adds the id
-            far = float((plain - logits).abs().max() / plain.abs().max().clamp(min=1.0))
-            if not far <= _TOLERANCE.get(forward.model.dtype, 0.1):
-                self._give_up(f"it differs from the plain step by {far:.2g} of the largest logit")
-            else:
+            far = float((plain - logits).square().mean().sqrt() / (plain - plain.mean()).square().mean().sqrt())
+            self._compared += 1
+            if far <= _TOLERANCE.get(forward.model.dtype, 0.2):
                 self.why_not = None
+            elif self._compared == _TRIES:  # after a single id a model in bfloat16 may be off by more, either way
+                self._give_up(f"its logits differ from the plain step's by {far:.2g} of their spread")
             return plain
         slots.length += 1
         return logits
@@ -236,18 +240,19 @@ def _job(model: Any) -> dict[str, Any] | None:
         "device": device,
         "capability": capability,
         "threads": torch.get_num_threads(),
-        "quantize": getattr(model, "nbllm_quantized", None),
-        "versions": [torch.__version__, transformers.__version__, _code_version()],
+        "quantize": (quantized := getattr(model, "nbllm_quantized", None)),
+        "versions": [torch.__version__, transformers.__version__, _code_version(quantized is not None)],
     }
 
 
-def _code_version() -> str:
+def _code_version(quantized: bool) -> str:
     """A hash of the code that the package is made from."""
-    from nbllm.model import quantization
+    paths = [Path(__file__).with_name(name) for name in ("step.py", "compile_worker.py")]
+    if quantized:
+        from nbllm.model import quantization
 
-    names = [Path(__file__).with_name(name) for name in ("step.py", "compile_worker.py")]
-    texts = [path.read_bytes() for path in (*names, Path(str(quantization.__file__)))]
-    return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+        paths.append(Path(str(quantization.__file__)))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def _hash(job: dict[str, Any]) -> str:

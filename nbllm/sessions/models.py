@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nbllm.tokenizer import Tokenizer
 
 _KEPT = 2
+_TENSORRT = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,16 +236,28 @@ class Models:
             adapter: the name of an adapter to merge in.
             backend: `onnx`, `llamacpp` or `vllm`.
         """
-        from nbllm.adapters import content_hash
+        *_, key = self._content(reference, adapter)
+        if self._runtime is None or self._runtime[0] != (backend, key):
+            self._end_runtime()  # its memory first
+            self._runtime = (backend, key), self.load_runtime(reference, adapter, backend=backend)
+        return self._runtime[1], self.tokenizer(reference)
+
+    def load_runtime(self, reference: ModelReference, adapter: str | None = None, *, backend: str) -> Any:
+        """The same, loaded anew and kept by the caller alone; also `tensorrt`, through ONNX Runtime's provider."""
         from nbllm.export.runtimes import load_runtime
+
+        folder, path, key = self._content(reference, adapter)
+        providers = _TENSORRT if backend == "tensorrt" else None
+        backend = "onnx" if backend == "tensorrt" else backend
+        return load_runtime(backend, path, store=self._store, key=key, adapter=folder, providers=providers)
+
+    def _content(self, reference: ModelReference, adapter: str | None) -> tuple[Path | None, str, tuple[str, ...]]:
+        """The adapter's folder, the model's, and what the content of both is."""
+        from nbllm.adapters import content_hash
 
         folder = self.adapter_folder(adapter) if adapter else None
         path = self.path(self.base_of(adapter, reference) if adapter else reference)
-        key = (*_content_key(path), content_hash(folder) if folder else "")
-        if self._runtime is None or self._runtime[0] != (backend, key):
-            self._end_runtime()  # its memory first
-            self._runtime = (backend, key), load_runtime(backend, path, store=self._store, key=key, adapter=folder)
-        return self._runtime[1], self.tokenizer(reference)
+        return folder, path, (*_content_key(path), content_hash(folder) if folder else "")
 
     def _end_runtime(self) -> None:
         kept, self._runtime = self._runtime, None

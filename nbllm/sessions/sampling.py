@@ -17,6 +17,7 @@ from nbllm.sessions.starting import plain_corpus
 from nbllm.store import Manifest
 
 if TYPE_CHECKING:
+    from nbllm.bench import Bench
     from nbllm.doctor import Diagnosis
     from nbllm.evaluate import Comparison, EvalResult, TaskScores
     from nbllm.export import Exported
@@ -331,6 +332,42 @@ class Sampling(Pointers):
         with self.lock:
             loaded, tokenizer = self.load_model(model=model, adapter=adapter)
             return score(loaded, tokenizer, text)
+
+    def bench(
+        self,
+        *,
+        backends: Sequence[str] | None = None,
+        model: str | None = None,
+        prompt: str = "The first thing that a program does is to",
+        new_tokens: int = 64,
+        batch: Sequence[int] = (1, 8),
+        compile: bool = True,
+    ) -> Bench:
+        """The same model through every runtime of this machine: speed, memory, agreement.
+
+        Args:
+            backends: of `eager`, `compiled`, `int8`, `int4`, `onnx`, `llamacpp`, `vllm`, `tensorrt`; all by default.
+            model: a run, folder, file or hub name; the current model, with its adapter, by default.
+            prompt: the text to continue.
+            new_tokens: tokens made a text.
+            batch: how many texts at once, each.
+            compile: wait for the compiled step, minutes where it isn't on disk yet.
+        """
+        from nbllm.bench.compare import compare
+
+        with self.lock:
+            reference, adapter = self._chosen(model, None), self._chosen_adapter(model, None)
+            loaded, tokenizer = self.load_model(model=model)
+            return compare(
+                loaded,
+                lambda backend: self.models.load_runtime(reference, adapter, backend=backend),
+                name=reference.name if adapter is None else f"{reference.name} + {adapter}",
+                prompt=tokenizer.encode(prompt),
+                backends=backends,
+                new_tokens=new_tokens,
+                batch=batch,
+                compile=compile,
+            )
 
     def export(
         self, folder: str | Path, to: str = "hf", *, gguf_type: str = "f16", overwrite: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -187,6 +188,8 @@ def test_a_quantised_model_shares_what_it_can(kind: str, tokenizer: Tokenizer) -
     assert type(model.lm_head) is torch.nn.Linear  # the model is as it was
     found = generate(small, tokenizer, PROMPT, DRAWN)
     assert found.tokens == generate(small, tokenizer, PROMPT, DRAWN, use_cache=False).tokens
+    several = generate(small, tokenizer, PROMPT, replace(DRAWN, n=3))  # rows that are views
+    assert several.samples[0].tokens == found.tokens
 
 
 def test_a_kind_of_quantisation_that_there_is_not(llama: Any) -> None:

@@ -70,6 +70,10 @@ class LlamaCpp:
         """An empty batch, for one text."""
         return LlamaRows(self)
 
+    def forget(self) -> None:
+        """Drops the keys and values of what was computed."""
+        self._llama.n_tokens = 0
+
     def encode(self, text: str) -> list[int]:
         """The ids that llama.cpp's own tokenizer gives a text; special tokens in it are text."""
         return list(self._llama.tokenize(text.encode(), add_bos=False, special=False))
