@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from kept import keep
 
+from nbllm.bench.measure import bandwidth, read_bytes
 from nbllm.model import load, quantize
 from nbllm.sample import SamplingParameters, generate
 from nbllm.sample.forward import Forward
@@ -102,25 +103,6 @@ def vllm(folder: Path, tokens: int) -> Run:
     return run
 
 
-def read_gb_per_s() -> float:
-    array = torch.zeros(100_000_000)
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        array.sum()
-        times.append(time.perf_counter() - start)
-    return array.nbytes / min(times) / 1e9
-
-
-def token_bytes(model: Any) -> int:
-    """Of the weights that one token reads: every one but an embedding that isn't the head too."""
-    inside = {id(tensor): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if getattr(head, "weight", None) is not embedding.weight:
-        inside.pop(id(embedding.weight), None)
-    return sum(inside.values())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
@@ -139,11 +121,11 @@ def main() -> None:
         "transformers generate, bf16": transformers(model, ids, options.tokens),
         "nbllm plain, bf16": ours(again, tokenizer, options.tokens, compiled=False),
     }
-    limits: dict[str, int] = {"nbllm compiled, bf16": token_bytes(model)}
+    limits: dict[str, int] = {"nbllm compiled, bf16": read_bytes(model)}
     runs["nbllm compiled, bf16"] = ours(model, tokenizer, options.tokens, compiled=True)
     for kind, made in small.items():
         runs[f"nbllm compiled, {kind}"] = ours(made, tokenizer, options.tokens, compiled=True)
-        limits[f"nbllm compiled, {kind}"] = token_bytes(made)
+        limits[f"nbllm compiled, {kind}"] = read_bytes(made)
     for path in options.gguf:
         runs[f"llama.cpp, {path.name}"] = llama_cpp(path, ids, options.tokens)
         limits[f"llama.cpp, {path.name}"] = path.stat().st_size
@@ -152,15 +134,15 @@ def main() -> None:
         runs["vLLM, bf16"] = vllm(options.model, options.tokens)
     values: dict[str, list[float]] = {name: [] for name in runs}
     texts: dict[str, Sequence[int]] = {}
-    bandwidth = []
+    speeds_of_memory = []
     for _ in range(options.rounds):
-        bandwidth.append(read_gb_per_s())
+        speeds_of_memory.append(bandwidth("cpu") / 1e9)
         for name, run in runs.items():
             speed, texts[name] = run()
             values[name].append(round(speed, 1))
     reference = texts["transformers generate, bf16"]
     base = statistics.median(values["transformers generate, bf16"])
-    gb_per_s = statistics.median(bandwidth)
+    gb_per_s = statistics.median(speeds_of_memory)
     rows = {}
     for name, speeds in values.items():
         median = statistics.median(speeds)

@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
-from nbllm.bench.measure import Timing, bandwidth, decode, growth
+from nbllm.bench.measure import Timing, bandwidth, decode, growth, read_bytes, weight_bytes
 from nbllm.bench.result import Bench, BenchRow
 from nbllm.errors import NbllmError, UsageError, did_you_mean
-from nbllm.model import quantize
+from nbllm.model import dtype_name, quantize
 from nbllm.sample.forward import Forward
 
-BACKENDS = ("eager", "compiled", "int8", "int4", "onnx", "llamacpp", "vllm", "tensorrt")
+_TORCH = ("eager", "compiled", "int8", "int4")
+BACKENDS = (*_TORCH, "onnx", "llamacpp", "vllm", "tensorrt")
 _NAMES = {"onnx": "ONNX Runtime", "llamacpp": "llama.cpp", "vllm": "vLLM", "tensorrt": "TensorRT"}
 _PACKAGES = {"onnx": "onnxruntime", "llamacpp": "llama-cpp-python", "tensorrt": "onnxruntime-gpu"}
 _ROUNDS = 3
@@ -75,14 +76,13 @@ def compare(
     rows = tuple(entry.row(wanted, speed) for entry in entries)
     for entry in entries:
         entry.close()
-    precision = str(model.dtype).removeprefix("torch.")
     return Bench(
         model=name,
         device=_device(model),
         prompt_tokens=len(prompt),
         new_tokens=new_tokens,
         batch=tuple(batch),
-        reference=f"PyTorch eager in {precision}",
+        reference=f"PyTorch eager in {dtype_name(model.dtype)}",
         bandwidth_bytes_per_s=speed,
         rows=rows,
         versions=_versions(),
@@ -132,13 +132,12 @@ class _Entry:
             for size, timings in self._timings.items()
             if timings
         }
+        firsts = [timing.first_token_ms for timing in one if timing.first_token_ms is not None]
         read = self._row.read_bytes
         return dataclasses.replace(
             self._row,
             compiled=one[-1].compiled if self._row.compiled is not None else None,
-            first_token_ms=statistics.median(timing.first_token_ms for timing in one)
-            if one[0].first_token_ms
-            else None,
+            first_token_ms=statistics.median(firsts) if firsts else None,
             tokens_per_s={size: statistics.median(speeds) for size, speeds in rounds.items()},
             rounds=rounds,
             limit_tokens_per_s=speed / read if read else None,
@@ -152,10 +151,8 @@ class _Entry:
 
 
 def _load(backend: str, model: Any, load: Load, prompt: Sequence[int], compile: bool) -> _Entry:
-    precision = str(model.dtype).removeprefix("torch.")
-    precision = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}.get(precision, precision)
-    torch_row = BenchRow(backend=backend, name="PyTorch", precision=precision, compiled=False)
-    row = torch_row if backend in BACKENDS[:4] else BenchRow(backend=backend, name=_NAMES[backend])
+    torch_row = BenchRow(backend=backend, name="PyTorch", precision=dtype_name(model.dtype), compiled=False)
+    row = torch_row if backend in _TORCH else BenchRow(backend=backend, name=_NAMES[backend])
     try:
         started = time.perf_counter()
         with growth(model.device.type, children=backend == "vllm") as memory:
@@ -164,7 +161,7 @@ def _load(backend: str, model: Any, load: Load, prompt: Sequence[int], compile: 
                 row = dataclasses.replace(row, precision=backend)
             else:
                 made = model
-            runtime = Forward(made) if backend in BACKENDS[:4] else load(backend)
+            runtime = Forward(made) if backend in _TORCH else load(backend)
             loaded_s = time.perf_counter() - started
             note = _ready(runtime, backend, prompt, compile) if isinstance(runtime, Forward) else ""
         return _Entry(
@@ -172,8 +169,8 @@ def _load(backend: str, model: Any, load: Load, prompt: Sequence[int], compile: 
                 row,
                 load_s=loaded_s if backend not in ("eager", "compiled") else None,
                 peak_bytes=memory.peak_bytes if backend not in ("eager", "compiled") else None,
-                weight_bytes=_weights(made) if isinstance(runtime, Forward) else None,
-                read_bytes=_read(made) if isinstance(runtime, Forward) else None,
+                weight_bytes=weight_bytes(made) if isinstance(runtime, Forward) else None,
+                read_bytes=read_bytes(made) if isinstance(runtime, Forward) else None,
                 note=note,
             ),
             runtime,
@@ -201,18 +198,7 @@ def _whole(runtime: Any, prompt: Sequence[int], size: int, new_tokens: int) -> T
     from nbllm.sample.parameters import SamplingParameters
 
     found = runtime.generate([list(prompt)] * size, SamplingParameters(greedy=True, max_new_tokens=new_tokens))
-    return Timing(first_token_ms=0.0, tokens_per_s=found[0].tokens_per_s, tokens=tuple(found[0].tokens))
-
-
-def _weights(model: Any) -> int:
-    return sum({id(tensor): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}.values())
-
-
-def _read(model: Any) -> int:
-    """Without an embedding that only serves a look-up."""
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    looked_up = getattr(head, "weight", None) is not embedding.weight
-    return _weights(model) - (embedding.weight.nbytes if looked_up else 0)
+    return Timing(first_token_ms=None, tokens_per_s=found[0].tokens_per_s, tokens=tuple(found[0].tokens))
 
 
 def _failed(row: BenchRow, error: Exception) -> BenchRow:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -37,8 +37,8 @@ _LOOK_S = 0.005
 class Timing:
     """One decoding."""
 
-    first_token_ms: float
-    """From the prompt to its first new token."""
+    first_token_ms: float | None
+    """From the prompt to its first new token; None where a program doesn't say."""
     tokens_per_s: float | None
     """Of all texts, after the first token; None where there was only one."""
     tokens: tuple[int, ...]
@@ -70,6 +70,18 @@ def decode(runtime: Runtime, prompt: Sequence[int], batch: int, new_tokens: int)
         tokens=tuple(tokens),
         compiled=bool(getattr(rows, "compiled_steps", 0)),
     )
+
+
+def weight_bytes(model: Any) -> int:
+    """Of a model's parameters and buffers, shared ones counted once."""
+    return sum({id(tensor): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}.values())
+
+
+def read_bytes(model: Any) -> int:
+    """Of them, what a step reads: all but an embedding that only serves a look-up."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    looked_up = getattr(head, "weight", None) is not embedding.weight
+    return weight_bytes(model) - (embedding.weight.nbytes if looked_up else 0)
 
 
 def bandwidth(device: str) -> float:

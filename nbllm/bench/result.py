@@ -153,7 +153,11 @@ class Bench:
         from nbllm.panels.face import wrap
 
         head, *rows = self.table()
-        shown = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+        left = "text-align:left"
+        shown = "".join(
+            f'<th scope="col"{f" style={left}" if place in (0, len(head) - 1) else ""}>{escape(cell)}</th>'
+            for place, cell in enumerate(head)
+        )
         body = "".join(_html_row(cells) for cells in rows)
         return wrap(
             f'<div class="nbllm-head"><strong>Benchmark</strong><span class="nbllm-chip">{escape(self.model)}</span>'
@@ -168,7 +172,7 @@ def _html_row(cells: Sequence[str]) -> str:
     left = "text-align:left"
     last = len(cells) - 1
     inside = "".join(
-        f'<th scope="row" style="{left}">{escape(cell)}</th>'
+        f'<th scope="row" style="{left};white-space:nowrap">{escape(cell)}</th>'
         if place == 0
         else f'<td style="{left};min-width:16em">{escape(cell)}</td>'
         if place == last

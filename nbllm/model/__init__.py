@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nbllm.model.load import adapter_base, is_adapter_folder, load, torch_dtype
+from nbllm.model.load import adapter_base, dtype_name, is_adapter_folder, load, torch_dtype
 from nbllm.model.presets import PRESETS, Preset, build, find_preset
 from nbllm.model.structure import best_device, block_parameters, check_packing, find_blocks, parameter_count
 
@@ -22,6 +22,7 @@ __all__ = [
     "block_parameters",
     "build",
     "check_packing",
+    "dtype_name",
     "find_blocks",
     "find_preset",
     "is_adapter_folder",

@@ -33,6 +33,15 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
+def dtype_name(dtype: torch.dtype | str) -> str:
+    """`fp32`, `fp16` or `bf16` for a torch dtype, or for its name as a model's config has it."""
+    plain = str(dtype).removeprefix("torch.")
+    for name, full in _DTYPES.items():
+        if plain == full:
+            return name
+    raise UsageError("A dtype is one of fp32, fp16, bf16", received=plain)
+
+
 def is_adapter_folder(path: str | Path) -> bool:
     """Whether the folder holds an adapter (peft's `adapter_config.json`) rather than a whole model."""
     return (Path(path) / "adapter_config.json").is_file()

@@ -25,14 +25,14 @@ def compile_step(folder: Path) -> None:
     from accelerate import init_empty_weights
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from nbllm.model import quantize
+    from nbllm.model import quantize, torch_dtype
     from nbllm.sample.slots import Slots
     from nbllm.sample.step import Step
 
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     torch.set_num_threads(int(job["threads"]))  # the code is made for so many
     config = AutoConfig.from_pretrained(folder)
-    dtype = getattr(torch, job["dtype"])
+    dtype = torch_dtype(job["dtype"])
     with init_empty_weights(include_buffers=False):  # buffers may become numbers in the code
         model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     for module in model.modules():

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -25,8 +26,9 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from nbllm.adapters import attached
+from nbllm.model import dtype_name
 from nbllm.sample.slots import Slots
+from nbllm.store import write_json
 
 if TYPE_CHECKING:
     from nbllm.sample.forward import Forward
@@ -53,12 +55,13 @@ class Compiled:
     def __init__(self, model: Any) -> None:
         self._model = ref(model)
         self._steps = 0
+        self._over = False  # something went wrong, or it isn't wanted
         self._looked = 0.0
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._runner: Any = None
         self._compared = 0
-        self._adapter: Any = None  # whose weights the runner has
+        self._taken: Hashable = None  # which weights the runner has
         self._weights: dict[str, Tensor] = {}  # the runner holds their addresses
         self.why_not: str | None = "it hasn't run for long enough"
         """Why the plain step is taken; None once the compiled one is."""
@@ -68,13 +71,25 @@ class Compiled:
         """Whether the next step is the compiled one."""
         return self._runner is not None
 
-    def step(self, forward: Forward, token: Tensor, slots: Slots) -> Tensor | None:
-        """Runs the id of the only row, int64 [1]; logits, float32 [1, V]. None: take the plain step."""
-        if len(token) != 1 or (self.why_not and not self._waiting()):
+    def step(self, forward: Forward, weights: Hashable, token: Tensor, slots: Slots) -> Tensor | None:
+        """Runs the id of the only row.
+
+        Args:
+            forward: the plain step.
+            weights: which weights it has now, `forward.weights`.
+            token: int64 [1].
+            slots: one row's; the id is added.
+
+        Returns:
+            Logits, float32 [1, V]; None: take the plain step.
+        """
+        if len(token) != 1 or not self._wanted():
             return None
         try:
-            if self._runner is None and not self._get_ready(forward):
+            if self._runner is None and not self._get_ready():
                 return None
+            if self._taken != weights:
+                self._take_weights(weights)
             return self._run(forward, token, slots)
         except Exception as error:  # compilers fail in all kinds of ways; the plain step doesn't
             self._give_up(_said(error))
@@ -82,11 +97,9 @@ class Compiled:
 
     def wait(self, timeout_s: float = 600.0) -> bool:
         """Compiles now and waits for it, for measurements. Returns whether the next step is the compiled one."""
-        if not _enabled():
-            return False
         self._steps = max(self._steps, PATIENCE)
         end = time.monotonic() + timeout_s
-        while not self.ready and time.monotonic() < end and self._waiting():
+        while not self.ready and time.monotonic() < end and self._wanted():
             if self._begun() and self._package().is_file():
                 try:
                     self._load()
@@ -99,10 +112,10 @@ class Compiled:
         """Takes the plain step from now on."""
         self._give_up("it was switched off")
 
-    def _waiting(self) -> bool:
-        return _enabled() and self._steps >= 0
+    def _wanted(self) -> bool:
+        return not self._over and os.environ.get("NBLLM_COMPILE", "").lower() not in _OFF
 
-    def _get_ready(self, forward: Forward) -> bool:
+    def _get_ready(self) -> bool:
         """Whether the package is loaded; begins to make it, or looks for it, where it is time."""
         self._steps += 1
         if self._folder is None and self._steps > 1 and self._steps < PATIENCE:
@@ -110,9 +123,7 @@ class Compiled:
         if time.monotonic() - self._looked < _LOOK_S and self._steps != PATIENCE:
             return False
         self._looked = time.monotonic()
-        if not self._begun():
-            return False
-        if not self._package().is_file():
+        if not self._begun() or not self._package().is_file():
             return False
         self._load()
         return True
@@ -140,8 +151,8 @@ class Compiled:
         assert self._folder is not None
         self._folder.mkdir(parents=True, exist_ok=True)
         _forget_old(self._folder.parent)
-        (self._folder / "config.json").write_text(json.dumps(job.pop("config")), encoding="utf-8")
-        (self._folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        write_json(self._folder / "config.json", job.pop("config"))
+        write_json(self._folder / "job.json", job)
         with (self._folder / "log.txt").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "nbllm.sample.compile_worker", str(self._folder)],
@@ -155,10 +166,9 @@ class Compiled:
     def _load(self) -> None:
         self._runner = torch._inductor.aoti_load_package(str(self._package()))
         os.utime(self._package())
-        self._take_weights()
         self.why_not = "it hasn't been compared with the plain step"
 
-    def _take_weights(self) -> None:
+    def _take_weights(self, weights: Hashable) -> None:
         from nbllm.model.quantization import GROUP
         from nbllm.sample.step import Step
 
@@ -176,11 +186,9 @@ class Compiled:
             raise KeyError(f"no weights for {missing[0]}")
         self._weights = {name: found[name].detach() for name in wanted}
         self._runner.load_constants(self._weights, check_full_update=True, user_managed=True)
-        self._adapter = _adapter(model)
+        self._taken = weights
 
     def _run(self, forward: Forward, token: Tensor, slots: Slots) -> Tensor:
-        if self._adapter != _adapter(forward.model):
-            self._take_weights()
         slots.make_room(slots.length + 1)
         place = torch.tensor([slots.length], device=token.device)
         keys, values = [layer.keys for layer in slots.layers], [layer.values for layer in slots.layers]
@@ -198,7 +206,7 @@ class Compiled:
         return logits
 
     def _give_up(self, reason: str) -> None:
-        self._steps = -1
+        self._over = True
         self._runner, self._weights = None, {}
         self.why_not = reason
 
@@ -211,15 +219,6 @@ class Compiled:
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-def _enabled() -> bool:
-    return os.environ.get("NBLLM_COMPILE", "").lower() not in _OFF
-
-
-def _adapter(model: Any) -> str | None:
-    adapter = attached(model)
-    return None if adapter is None else adapter.hash
 
 
 def _job(model: Any) -> dict[str, Any] | None:
@@ -236,7 +235,7 @@ def _job(model: Any) -> dict[str, Any] | None:
         plain.pop(key, None)
     return {
         "config": plain,
-        "dtype": str(model.dtype).removeprefix("torch."),
+        "dtype": dtype_name(model.dtype),
         "device": device,
         "capability": capability,
         "threads": torch.get_num_threads(),

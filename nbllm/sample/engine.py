@@ -46,6 +46,7 @@ def generate(
     should_stop: Callable[[], bool] | None = None,
     trace: bool = False,
     use_cache: bool = True,
+    keep: bool = True,
     draft: PreTrainedModel | None = None,
 ) -> Generation:
     """Continues a prompt, `parameters.n` times side by side.
@@ -64,6 +65,8 @@ def generate(
         should_stop: asked before every step; True ends it as an interrupt does.
         trace: record each step's alternatives.
         use_cache: keep keys and values; without, everything is computed again each step.
+        keep: leave the prompt's keys and values to later calls, and compile the step once it is worth it; False for
+            weights that are being trained.
         draft: a smaller model with the same tokenizer that guesses tokens; the text stays the same.
 
     Raises:
@@ -82,6 +85,7 @@ def generate(
         should_stop=should_stop,
         trace=trace,
         use_cache=use_cache,
+        keep=keep,
         draft=draft,
     )[0]
 
@@ -212,6 +216,7 @@ def _run(
     should_stop: Callable[[], bool] | None,
     trace: bool,
     use_cache: bool,
+    keep: bool = True,
     on_step: OnStep | None = None,
     draft: PreTrainedModel | None = None,
 ) -> list[Generation]:
@@ -230,12 +235,13 @@ def _run(
     numbers = [i * parameters.n + j for i in open_prompts for j in range(parameters.n)]
     recorder = Recorder() if trace or on_step is not None else None
     clock = _Clock()
-    batch = (
-        runtime.rows(use_cache=use_cache, sliding=parameters.sliding)
-        if isinstance(runtime, Forward)
-        else runtime.rows()
-    )
-    trained = runtime.model if isinstance(runtime, Forward) and runtime.model.training else None
+    batch: Rows
+    trained = None
+    if isinstance(runtime, Forward):
+        trained = runtime.model if runtime.model.training else None
+        batch = runtime.rows(use_cache=use_cache, sliding=parameters.sliding, keep=keep and trained is None)
+    else:
+        batch = runtime.rows()
     if trained is not None:
         trained.eval()
     try:

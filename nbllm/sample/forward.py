@@ -95,11 +95,11 @@ class Forward:
         parameters = tuple((weight.data_ptr(), weight._version) for weight in self.model.parameters())
         return adapter.hash if adapter is not None else None, hash(parameters)
 
-    def rows(self, *, use_cache: bool = True, sliding: bool = False) -> TorchRows:
+    def rows(self, *, use_cache: bool = True, sliding: bool = False, keep: bool = True) -> TorchRows:
         """An empty batch."""
         from nbllm.sample.rows import TorchRows
 
-        return TorchRows(self, use_cache=use_cache, sliding=sliding)
+        return TorchRows(self, use_cache=use_cache, sliding=sliding, keep=keep)
 
     def new_cache(self) -> Any | None:
         """An empty cache for `__call__`: `Slots` where keys and values are all there is to keep, else transformers'

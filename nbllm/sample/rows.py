@@ -31,20 +31,22 @@ class TorchRows:
         forward: the model.
         use_cache: keep keys and values; without, every step computes everything again (slow, for checking).
         sliding: where the context is full, go on with the newer half of the text instead of failing.
+        keep: take from earlier calls and leave to later ones what the weights make possible: the keys and values of a
+            prompt, and a compiled step. False for weights that are being trained.
     """
 
-    def __init__(self, forward: Forward, *, use_cache: bool = True, sliding: bool = False) -> None:
+    def __init__(self, forward: Forward, *, use_cache: bool = True, sliding: bool = False, keep: bool = True) -> None:
         self._forward = forward
         self._cache: Any | None = forward.new_cache() if use_cache else None
         self._sliding = sliding and forward.context is not None
+        self._keep = keep
         self._weights: Hashable = None
+        self._pooled = False  # whether `keep` gives anything away
         self._end_logits: dict[int, Tensor] = {}
         self.reused = 0
         """How many of the prompt's ids came from an earlier call."""
         self.compiled_steps = 0
         """Steps that the compiled model made."""
-        self.steps = 0
-        """Steps after the prompt."""
         self._ids = torch.empty(0, 0, dtype=torch.int64)  # [B, S] with room for more
         self._length = 0  # S
         self._mask: Tensor | None = None  # int64 [B, S]; None: no padding
@@ -52,6 +54,7 @@ class TorchRows:
 
     def start(self, prompts: Sequence[Sequence[int]], n: int) -> Tensor:
         """Runs the prompts, once each however many samples they get. Returns logits, float32 [P * n, V]."""
+        self._weights = self._forward.weights if self._keep else None
         if self._sliding:
             prompts = [self._newer_half(prompt) for prompt in prompts]
         lengths = [len(prompt) for prompt in prompts]
@@ -65,9 +68,8 @@ class TorchRows:
         if self._cache is not None and not can_select(self._cache):
             self._repeat(n)
             return self._run(ids.to(device).repeat_interleave(n, 0), self._positions())
-        logits = (
-            self._prefill(list(prompts[0])) if self._pools(len(prompts)) else self._run(self._ids, self._positions())
-        )
+        self._pooled = self._keep and len(prompts) == 1 and isinstance(self._cache, Slots)
+        logits = self._prefill(list(prompts[0])) if self._pooled else self._run(self._ids, self._positions())
         if n > 1:
             self._repeat(n)
             logits = logits.repeat_interleave(n, 0)
@@ -78,7 +80,6 @@ class TorchRows:
 
     def advance(self, tokens: Tensor) -> Tensor:
         """Appends a token to every row, int64 [B]. Returns logits, float32 [B, V]."""
-        self.steps += 1
         self._append(tokens[:, None])
         context = self._forward.context
         if self._sliding and context is not None and self._length > context:
@@ -89,8 +90,8 @@ class TorchRows:
         self._next = self._next + 1
         if self._cache is None:
             return self._run(self._ids[:, : self._length], self._positions())
-        if isinstance(self._cache, Slots) and self._mask is None:
-            logits = self._forward.compiled.step(self._forward, tokens, self._cache)
+        if self._keep and isinstance(self._cache, Slots) and self._mask is None:
+            logits = self._forward.compiled.step(self._forward, self._weights, tokens, self._cache)
             if logits is not None:
                 self.compiled_steps += 1
                 return logits
@@ -102,7 +103,6 @@ class TorchRows:
         `cut_back` takes those that turn out wrong away again.
         """
         positions = self._next[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        self.steps += 1
         self._append(tokens)
         self._next = self._next + tokens.shape[1]
         return self._forward(tokens, positions=positions, mask=None, cache=self._cache, last=tokens.shape[1])[0]
@@ -133,18 +133,14 @@ class TorchRows:
 
     def keep(self) -> None:
         """Gives keys and values of the only row to the calls to come."""
-        if self._weights is None or not isinstance(self._cache, Slots) or len(self._ids) != 1:
+        if not self._pooled or not isinstance(self._cache, Slots) or len(self._ids) != 1:
             return
         ids = self._ids[0, : self._cache.length].tolist()
         logits = {place: found for place, found in self._end_logits.items() if place <= len(ids)}
         self._forward.prefixes.put(self._weights, ids, self._cache, logits)
 
-    def _pools(self, prompts: int) -> bool:
-        return prompts == 1 and isinstance(self._cache, Slots) and not self._forward.model.training
-
     def _prefill(self, prompt: list[int]) -> Tensor:
         """Runs what isn't known of one prompt. Returns logits [1, V]."""
-        self._weights = self._forward.weights
         slots, logits = self._forward.prefixes.take(self._weights, prompt)
         if slots is not None:
             self._cache, self.reused = slots, slots.length
@@ -198,7 +194,7 @@ class TorchRows:
         self._length = half
         self._next = torch.full_like(self._next, half)
         self._cache = None if self._cache is None else self._forward.new_cache()
-        self._weights = None  # its positions aren't those of the whole text
+        self._pooled = False  # its positions aren't those of the whole text
         return self._run(self._ids, self._positions())
 
 

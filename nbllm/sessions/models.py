@@ -302,13 +302,16 @@ def _content_key(path: str) -> tuple[str, ...]:
 
 def _stored_dtype(path: str, device: str) -> str:
     """The dtype that a folder's weights are stored in, as transformers loads them; fp32 where a CPU would crawl in
-    fp16, and for what doesn't say."""
+    fp16, and for what says none or another."""
+    from nbllm.model import dtype_name
+
     config = Path(path) / "config.json"
     stored = read_json(config) if config.is_file() else {}
-    name = str(stored.get("dtype") or stored.get("torch_dtype")).removeprefix("torch.")
-    if name == "bfloat16":
-        return "bf16"
-    return "fp16" if name == "float16" and device != "cpu" else "fp32"
+    try:
+        name = dtype_name(str(stored.get("dtype") or stored.get("torch_dtype")))
+    except UsageError:
+        return "fp32"
+    return "fp32" if name == "fp16" and device == "cpu" else name
 
 
 def _base_of_adapter(folder: str | Path) -> str | None:

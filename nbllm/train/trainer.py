@@ -299,14 +299,10 @@ class Trainer:
         length = min(_SAMPLE_PROMPT_TOKENS, self.config.seq_len // 2)
         prompt = [int(token) for token in stream.tokens[: min(length, int(stream.boundaries[1]) - 1)]]
         parameters = SamplingParameters(max_new_tokens=min(_SAMPLE_TOKENS, self.config.seq_len - length))
-        training = self.bare.training
-        self.bare.eval()
         try:
-            made = generate(self.bare, self.tokenizer, prompt, parameters)
+            made = generate(self.bare, self.tokenizer, prompt, parameters, keep=False)
         except DataError:  # logits that aren't numbers: the step's own line says so
             return
-        finally:
-            self.bare.train(training)
         if made.stop_reason == "interrupted":
             raise KeyboardInterrupt
         self._write("sample", step=self.progress.step, prompt=self.tokenizer.decode(prompt), text=made.text)

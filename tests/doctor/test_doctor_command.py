@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from nbllm.commands import Call, find
 from nbllm.doctor import Diagnosis
 from nbllm.errors import NotFoundError, UsageError
 from nbllm.sessions import Session
-from nbllm.store import Store
-from nbllm.tokenizer import train
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
-    store = Store(tmp_path / ".nbllm")
-    tokenizer = train(store, ["the queue of the fox "] * 9, text_bytes=189, vocab_size=300, name="tiny")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=16, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
-    tokenizer.save(tmp_path / "model")
-    session = Session(store, "test")
-    session.model = session.models.reference(str(tmp_path / "model"))
-    return session
+def session(tiny_session: Callable[..., Session]) -> Session:
+    """With a tiny random model as the current one."""
+    return tiny_session(max_position_embeddings=16, bos_token_id=None, eos_token_id=None, pad_token_id=None)
 
 
 def run(session: Session, line: str) -> Diagnosis:

@@ -69,6 +69,12 @@ def test_made_loaded_and_used(
     assert state.why_not is None
     assert found.tokens == plain.tokens
     assert found.logprobs == pytest.approx(plain.logprobs, abs=1e-3)
+    model.model.norm.weight = torch.nn.Parameter(torch.full_like(model.model.norm.weight, -2.0))  # put in its place
+    changed = generate(model, tokenizer, PROMPT, SamplingParameters(seed=2, max_new_tokens=30))
+    assert changed.compiled
+    assert changed.tokens == generate(
+        model, tokenizer, PROMPT, SamplingParameters(seed=2, max_new_tokens=30), use_cache=False
+    ).tokens  # fmt: skip
     other = build("llama", tokenizer, layers=1, width=64, vocab_size=320)  # the package is on disk
     with torch.no_grad():
         other.lm_head.weight.neg_()

@@ -72,6 +72,17 @@ def test_changed_weights_are_other_weights(tokenizer: Tokenizer) -> None:
     assert found.tokens == generate(model, tokenizer, PROMPT, DRAWN, use_cache=False).tokens != before.tokens
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_weights_that_are_trained_leave_nothing_behind(tokenizer: Tokenizer, training: bool) -> None:
+    """Neither keys and values that the next step makes worthless, nor a step that would be compiled beside it."""
+    model = build("llama", tokenizer).train(training)
+    first = generate(model, tokenizer, PROMPT, DRAWN, keep=training)
+    assert generate(model, tokenizer, PROMPT, DRAWN, keep=training).tokens == first.tokens
+    assert model.training == training
+    assert Forward.of(model).prefixes.tokens == 0
+    assert Forward.of(model).compiled._steps == 0
+
+
 def test_several_samples_leave_the_kept_prompt_alone(llama: Any, tokenizer: Tokenizer) -> None:
     alone = generate(llama, tokenizer, PROMPT, DRAWN)
     several = generate(

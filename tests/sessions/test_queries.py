@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from nbllm.errors import UsageError
 from nbllm.sessions import Session
 from nbllm.sessions.models import ModelReference
-from nbllm.store import Store, write_json
-from nbllm.tokenizer import train
+from nbllm.store import write_json
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Session:
-    """With a tiny random model in a folder as the current one."""
-    store = Store(tmp_path / ".nbllm")
-    tokenizer = train(store, ["the queue of the fox "] * 9, text_bytes=189, vocab_size=300, name="tiny")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=64, initializer_range=0.2,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
-    tokenizer.save(tmp_path / "model")
-    session = Session(store, "test")
-    session.model = session.models.reference(str(tmp_path / "model"))
-    return session
+def session(tiny_session: Callable[..., Session]) -> Session:
+    """With a tiny random model as the current one."""
+    return tiny_session(max_position_embeddings=64, initializer_range=0.2)
 
 
 def test_text_of_exactly_these_tokens(session: Session) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nbllm.errors import NotFoundError, StoreError, UsageError, did_you_mean
+from nbllm.errors import NotFoundError, StoreError, UsageError
 from nbllm.export.extras import need
 from nbllm.export.onnx import INPUTS, MODEL
 from nbllm.store import read_json
@@ -53,7 +53,7 @@ class OnnxRuntime:
             if provider not in available:
                 raise UsageError(
                     f"This ONNX Runtime has no {provider}",
-                    next=did_you_mean(provider, available) or "Install onnxruntime-gpu for CUDA and TensorRT",
+                    next="pip install onnxruntime-gpu brings CUDA and TensorRT",
                 )
         chosen = [*(provider for provider in providers or () if provider != _CPU), _CPU]
         names = read_json(path / INPUTS)
