@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import DataError, NotFoundError, UsageError
+from nbllm.sessions.looking import Looking
 from nbllm.sessions.models import ModelReference
-from nbllm.sessions.sampling import Sampling
 from nbllm.sessions.starting import compressed_reference, new_config, new_shards, plain_corpus, recordable, start_run
 from nbllm.store import Manifest, Store, check_name
 
@@ -52,7 +52,7 @@ def _default_name() -> str:
     return re.sub(r"[^\w .+-]", "-", Path(notebook).stem).strip(" .-_+")[:100] or "default"
 
 
-class Session(Sampling):
+class Session(Looking):
     """What is current in one notebook; every magic and panel works through one of these.
 
     Args:
