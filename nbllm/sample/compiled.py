@@ -3,7 +3,8 @@
 A package is code without weights, for a configuration, dtype, quantisation, device and version: a model trained
 further, or an adapter, needs no other. It is made in a process of its own at the lowest priority, lies in the user's
 cache folder (never in a store, since it is code), and is compared with the plain step before it is used. Whatever
-goes wrong, the plain step goes on. `NBLLM_COMPILE=off` switches it off.
+goes wrong, the plain step goes on; that compiling failed is noted beside the package, so that the next kernel doesn't
+try it again, until another compiler is found or `try_again` is called. `NBLLM_COMPILE=off` switches it off.
 
 Legend: V tokens of the vocabulary.
 """
@@ -14,6 +15,8 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,9 +29,10 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from nbllm.errors import NbllmError
 from nbllm.model import dtype_name
 from nbllm.sample.slots import Slots
-from nbllm.store import write_json
+from nbllm.store import read_json, write_json
 
 if TYPE_CHECKING:
     from nbllm.sample.forward import Forward
@@ -43,6 +47,9 @@ _TRIES = 3
 _KEPT_PACKAGES = 20
 _LIFTED = re.compile(r"constant\d+")
 _OFF = ("off", "0", "no")
+_FAILED = "failed.json"
+_STOPPED = tuple(-number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+"""How a process ends that somebody stopped; that says nothing about the model."""
 
 
 class Compiled:
@@ -65,6 +72,8 @@ class Compiled:
         self._weights: dict[str, Tensor] = {}  # the runner holds their addresses
         self.why_not: str | None = "it hasn't run for long enough"
         """Why the plain step is taken; None once the compiled one is."""
+        self.failed = False
+        """Whether making the package failed, now or in an earlier kernel: `try_again` forgets it."""
 
     @property
     def ready(self) -> bool:
@@ -112,8 +121,24 @@ class Compiled:
         """Takes the plain step from now on."""
         self._give_up("it was switched off")
 
+    def try_again(self) -> None:
+        """Forgets that the compiled step failed or was switched off, also on disk."""
+        if self._folder is not None:
+            (self._folder / _FAILED).unlink(missing_ok=True)
+        self._over = self.failed = False
+        self._process, self._folder, self._steps, self._compared = None, None, 0, 0
+        self._taken = None
+        self.why_not = "it hasn't run for long enough"
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the package of this model is there, so that it only has to be loaded."""
+        model = self._model()
+        job = None if model is None else _job(model)
+        return job is not None and (_cache() / _hash(job) / _package_name()).is_file()
+
     def _wanted(self) -> bool:
-        return not self._over and os.environ.get("NBLLM_COMPILE", "").lower() not in _OFF
+        return not self._over and allowed()
 
     def _get_ready(self) -> bool:
         """Whether the package is loaded; begins to make it, or looks for it, where it is time."""
@@ -139,12 +164,19 @@ class Compiled:
                 self._give_up("its kind of model isn't compiled")
                 return False
             self._folder = _cache() / _hash(job)
+            reason = None if self._package().is_file() else _known_failure(self._folder)
+            if reason is not None:
+                self._give_up(reason, failed=True)
+                return False
         if self._package().is_file() or self._steps < PATIENCE:
             return True
         if self._process is None:
             self._start(_job(model))
-        elif self._process.poll() is not None:
-            self._give_up(_last_line(self._folder / "log.txt"))
+        elif (code := self._process.poll()) is not None:
+            reason = _last_line(self._folder / "log.txt", code)
+            if code not in _STOPPED:
+                write_json(self._folder / _FAILED, {"reason": reason, "compiler": _compiler()})
+            self._give_up(reason, failed=code not in _STOPPED)
         return True
 
     def _start(self, job: Any) -> None:
@@ -160,6 +192,7 @@ class Compiled:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "HF_HUB_OFFLINE": "1"},
+                start_new_session=True,  # interrupting a cell doesn't stop it; it ends with this process
             )
         self.why_not = "it is being compiled"
 
@@ -205,16 +238,40 @@ class Compiled:
         slots.length += 1
         return logits
 
-    def _give_up(self, reason: str) -> None:
-        self._over = True
+    def _give_up(self, reason: str, *, failed: bool = False) -> None:
+        self._over, self.failed = True, failed
         self._runner, self._weights = None, {}
         self.why_not = reason
 
     def _package(self) -> Path:
-        from nbllm.sample.compile_worker import PACKAGE
-
         assert self._folder is not None
-        return self._folder / PACKAGE
+        return self._folder / _package_name()
+
+
+def allowed() -> bool:
+    """Whether `NBLLM_COMPILE` lets steps be compiled."""
+    return os.environ.get("NBLLM_COMPILE", "").lower() not in _OFF
+
+
+def _package_name() -> str:
+    from nbllm.sample.compile_worker import PACKAGE
+
+    return PACKAGE
+
+
+def _compiler() -> str | None:
+    """The C++ compiler that would be used, where there is one."""
+    named = os.environ.get("CXX")
+    return next((path for name in (named, "g++", "clang++") if name and (path := shutil.which(name))), None)
+
+
+def _known_failure(folder: Path) -> str | None:
+    """Why an earlier kernel couldn't make the package; None: it wasn't tried, or with another compiler."""
+    try:
+        noted = read_json(folder / _FAILED)
+        return str(noted["reason"]) if noted["compiler"] == _compiler() else None
+    except (OSError, ValueError, KeyError, TypeError, NbllmError):
+        return None
 
 
 def _said(error: Exception) -> str:
@@ -269,13 +326,14 @@ def _cache() -> Path:
 
 
 def _forget_old(folder: Path) -> None:
-    import shutil
-
     packages = sorted(folder.glob("*/*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in packages[_KEPT_PACKAGES:]:
         shutil.rmtree(path.parent, ignore_errors=True)
 
 
-def _last_line(log: Path) -> str:
+def _last_line(log: Path, code: int) -> str:
+    """Why the process with this exit code failed, from its output."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    if code == -signal.SIGKILL:
+        return "compiling failed: it was killed, perhaps for want of memory"
     return f"compiling failed: {lines[-1][:200] if lines else 'no message'}"

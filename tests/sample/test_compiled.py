@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +104,55 @@ def test_what_fails_leaves_the_plain_step(
     assert found.tokens == wanted.tokens
     assert not found.compiled
     assert state.why_not == "OSError: no room left"
+
+
+def test_a_failure_is_remembered_until_it_is_cleared(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NBLLM_CACHE", str(tmp_path))
+    monkeypatch.delenv("NBLLM_COMPILE")
+    started = []
+
+    def fails(self: Compiled, job: Any) -> None:
+        assert self._folder is not None
+        started.append(self._folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "log.txt").open("w") as log:
+            code = "import sys; sys.exit('no room left on the device')"
+            self._process = subprocess.Popen([sys.executable, "-c", code], stderr=log)
+
+    monkeypatch.setattr(Compiled, "_start", fails)
+    model = build("llama", tokenizer)
+    first = Compiled(model)
+    assert not first.wait(20)
+    assert first.failed
+    assert first.why_not == "compiling failed: no room left on the device"
+    later = Compiled(model)  # as the next kernel has it
+    assert not later.wait(20)
+    assert (later.failed, later.why_not, len(started)) == (True, first.why_not, 1)
+    later.try_again()
+    assert not later.failed
+    assert not later.wait(20)
+    assert len(started) == 2
+    other = Compiled(model)
+    monkeypatch.setattr(compiling, "_compiler", lambda: "/another/g++")
+    assert not other.wait(20)
+    assert len(started) == 3
+
+
+def test_being_stopped_is_no_failure(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NBLLM_CACHE", str(tmp_path))
+    monkeypatch.delenv("NBLLM_COMPILE")
+    model = build("llama", tokenizer)
+    state = Compiled(model)
+
+    def stopped(self: Compiled, job: Any) -> None:
+        assert self._folder is not None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "log.txt").write_text("Terminated")
+        self._process = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"])
+
+    monkeypatch.setattr(Compiled, "_start", stopped)
+    assert not state.wait(20)
+    assert not state.failed
+    assert not list(tmp_path.rglob("failed.json"))
