@@ -72,6 +72,19 @@ def test_changed_weights_are_other_weights(tokenizer: Tokenizer) -> None:
     assert found.tokens == generate(model, tokenizer, PROMPT, DRAWN, use_cache=False).tokens != before.tokens
 
 
+def test_weights_written_through_data_are_other_weights(tokenizer: Tokenizer) -> None:
+    """Neither the place nor the version of a weight changes then."""
+    model = build("llama", tokenizer)
+    parameters = SamplingParameters(greedy=True, max_new_tokens=8)
+    generate(model, tokenizer, PROMPT, parameters)
+    model.model.layers[0].mlp.down_proj.weight.data.mul_(-3.0)
+    found = generate(model, tokenizer, PROMPT, parameters)
+    assert found.prompt_tokens_reused == 0
+    assert found.tokens == generate(model, tokenizer, PROMPT, parameters, use_cache=False).tokens
+    again = generate(model, tokenizer, PROMPT, parameters)
+    assert again.prompt_tokens_reused == len(again.prompt_tokens)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_weights_that_are_trained_leave_nothing_behind(tokenizer: Tokenizer, training: bool) -> None:
     """Neither keys and values that the next step makes worthless, nor a step that would be compiled beside it."""
