@@ -1,7 +1,11 @@
 """Tokenizers: train one, load one, encode and decode, look into it. Doesn't know corpora or models."""
 
+from nbllm.tokenizer.align import Alignment, Segment, align
 from nbllm.tokenizer.compare import Comparison, compare
+from nbllm.tokenizer.details import TokenDetails
+from nbllm.tokenizer.hints import Hint, hints
 from nbllm.tokenizer.load import load
+from nbllm.tokenizer.merges import MergeTree
 from nbllm.tokenizer.patterns import DIGITS, PATTERNS
 from nbllm.tokenizer.report import TokenizerReport
 from nbllm.tokenizer.stream_decoder import StreamDecoder
@@ -14,15 +18,22 @@ __all__ = [
     "END_OF_TEXT",
     "PAD",
     "PATTERNS",
+    "Alignment",
     "Comparison",
+    "Hint",
+    "MergeTree",
+    "Segment",
     "StreamDecoder",
     "StripToken",
+    "TokenDetails",
     "TokenStrip",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerReport",
+    "align",
     "compare",
     "default_vocab_size",
+    "hints",
     "load",
     "train",
 ]

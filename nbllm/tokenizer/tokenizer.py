@@ -19,10 +19,12 @@ import tokenizers
 
 from nbllm.errors import DataError, UsageError
 from nbllm.store import Manifest, Parent
-from nbllm.tokenizer.byte_level import letters_to_bytes
+from nbllm.tokenizer.merges import Merges, MergeTree
+from nbllm.tokenizer.pieces import longest_pieces, token_bytes
 from nbllm.tokenizer.visible import visible
 
 if TYPE_CHECKING:
+    from nbllm.tokenizer.details import TokenDetails
     from nbllm.tokenizer.report import TokenizerReport
     from nbllm.tokenizer.strip import TokenStrip
 
@@ -228,30 +230,78 @@ class Tokenizer:
 
     def merge(self, id: int) -> tuple[int, bytes, bytes] | None:
         """The merge that makes a token: its rank (0 was learned first) and the two parts; None where none does."""
-        found = self._merges.get(self.token(id))
-        return found and (found[0], letters_to_bytes(found[1]), letters_to_bytes(found[2]))
+        found = None if id in self._added_ids else self.merges.of(self.token(id))
+        return found and (found[0], self._as_bytes(found[1]), self._as_bytes(found[2]))
+
+    def merges_of(self, id: int) -> MergeTree | None:
+        """The merges that make a token, as a tree; one without parts where no merge makes it (a byte, a letter).
+
+        None for an added token, and outside byte-pair vocabularies; raises UsageError where no token has that id.
+        """
+        self._check_id(id)
+        if self.algorithm != "bpe" or id in self._added_ids:
+            return None
+        return self._tree(self.token(id))
+
+    def _tree(self, token: str) -> MergeTree:
+        made = self.merges.of(token)
+        parts = None if made is None else (self._tree(made[1]), self._tree(made[2]))
+        return MergeTree(
+            id=self._backend.token_to_id(token),
+            token=token,
+            bytes=self._as_bytes(token),
+            rank=made and made[0],
+            left=parts and parts[0],
+            right=parts and parts[1],
+        )
 
     @cached_property
-    def _merges(self) -> dict[str, tuple[int, str, str]]:
-        pairs = json.loads(self._definition)["model"].get("merges") or ()
-        split = [pair.split(" ", 1) if isinstance(pair, str) else pair for pair in pairs]
-        return {left + right: (rank, left, right) for rank, (left, right) in enumerate(split)}
+    def merges(self) -> Merges:
+        """Every merge of a byte-pair vocabulary; none in others."""
+        return Merges(self._model)
+
+    @cached_property
+    def algorithm(self) -> str:
+        """The vocabulary's kind: `bpe`, `unigram`, `wordpiece` or `wordlevel`."""
+        return type(self._backend.model).__name__.lower()
+
+    def score(self, id: int) -> float | None:
+        """In a Unigram vocabulary (Kudo 2018) the logarithm of a token's probability; else None."""
+        self._check_id(id)
+        scored = self._model.get("vocab") if self.algorithm == "unigram" else None
+        return float(scored[id][1]) if scored and id < len(scored) else None
+
+    def pieces(self, id: int) -> tuple[str, ...]:
+        """In a WordPiece vocabulary, what a token would be cut into if it weren't there; else, or if nothing, empty."""
+        if self.algorithm != "wordpiece" or id in self._added_ids:
+            return ()
+        return longest_pieces(self.token(id), self._model["vocab"], self._model["continuing_subword_prefix"])
+
+    @cached_property
+    def _added_ids(self) -> frozenset[int]:
+        return frozenset(self._backend.get_added_tokens_decoder())
+
+    @cached_property
+    def _model(self) -> dict[str, Any]:
+        return dict(json.loads(self._definition)["model"])
 
     @cached_property
     def _token_bytes(self) -> list[bytes]:
         added = self._backend.get_added_tokens_decoder()
-        vocabulary = self._backend.get_vocab(with_added_tokens=True)
         table = [b""] * self.vocab_size
-        for token, id in vocabulary.items():
-            if id in added:
-                table[id] = added[id].content.encode()
-            elif self.byte_level:
-                table[id] = letters_to_bytes(token)
-            elif len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-                table[id] = bytes.fromhex(token[3:5])
-            else:
-                table[id] = token.replace("▁", " ").encode()
+        for token, id in self._backend.get_vocab(with_added_tokens=True).items():
+            table[id] = added[id].content.encode() if id in added else self._as_bytes(token)
         return table
+
+    def _as_bytes(self, token: str) -> bytes:
+        return token_bytes(token, byte_level=self.byte_level, affixes=self._affixes)
+
+    @cached_property
+    def _affixes(self) -> tuple[str, str]:
+        """What marks a token that goes on inside a word (`##`), and one that ends a word (`</w>`)."""
+        model = self._backend.model
+        prefix = getattr(model, "continuing_subword_prefix", None) or ""
+        return prefix, getattr(model, "end_of_word_suffix", None) or ""
 
     # Looking into it
 
@@ -260,6 +310,12 @@ class Tokenizer:
         from nbllm.tokenizer.strip import inspect
 
         return inspect(self, text, allow_special=allow_special)
+
+    def details(self, id: int, counts: Sequence[int] | None = None) -> TokenDetails:
+        """All about one token; `counts` says how often each id stands in some texts; see `TokenDetails`."""
+        from nbllm.tokenizer.details import details
+
+        return details(self, id, counts)
 
     def report(self, texts: Iterable[str]) -> TokenizerReport:
         """How this tokenizer fits some texts: use of the vocabulary, compression, round trips; see `report`."""
