@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nbllm.commands import (
     adapter,
+    attention,
     bench,
     clean,
     doctor,
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Command] = {
         finetune.COMMAND,
         adapter.COMMAND,
         generate.COMMAND,
+        attention.COMMAND,
         evaluate.COMMAND,
         bench.COMMAND,
         doctor.COMMAND,

@@ -13,11 +13,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from nbllm.commands import Command
+from nbllm.commands.attention import AttentionRequest
 from nbllm.commands.options import Arguments
 from nbllm.commands.panel import PanelRequest
 
 _REFRESH_S = 0.1
-_TYPES = (("nbllm.train.run", "Run"), ("nbllm.sample.generation", "Generation"))
+_TYPES = (
+    ("nbllm.train.run", "Run"),
+    ("nbllm.sample.generation", "Generation"),
+    ("nbllm.inspect.attention", "AttentionMaps"),
+)
 
 
 class Stream:
@@ -63,6 +68,7 @@ class Display:
         formatter = shell.display_formatter.ipython_display_formatter
         formatter.for_type_by_name(*_TYPES[0], self._run_again)
         formatter.for_type_by_name(*_TYPES[1], self._generation_again)
+        formatter.for_type_by_name(*_TYPES[2], self._attention_again)
         shell.events.register("pre_run_cell", self._new_cell)
 
     def remove(self) -> None:
@@ -101,6 +107,9 @@ class Display:
         if isinstance(result, PanelRequest):
             self._panel(result.name, session)
             return None
+        if isinstance(result, AttentionRequest):
+            self._attention(result, session)
+            return result.maps
         kind = (type(result).__module__, type(result).__name__)
         if kind == _TYPES[0] and id(result) not in self._shown:
             self._show_run(result)
@@ -131,10 +140,34 @@ class Display:
             if session.run is None:
                 raise NotFoundError("There is no run yet", next="Start one with %llm_train")
             self._show_run(session.run)
+        elif name == "attention":
+            from nbllm.panels import show_attention
+
+            show_attention(session)
         else:
             from nbllm.panels import show_generate
 
             show_generate(session)
+
+    def _attention(self, request: AttentionRequest, session: Any) -> None:
+        from nbllm.panels import show_attention
+        from nbllm.panels.attention_view import Wanted
+
+        self._shown.add(id(request.maps))
+        other = None
+        if request.other is not None:
+            other = Wanted(text=request.other_text, **request.source), request.other
+        wanted = Wanted(text=request.text, **request.source)
+        show_attention(session, wanted=wanted, maps=request.maps, other=other, layer=request.layer, head=request.head)
+
+    def _attention_again(self, maps: Any) -> None:
+        import nbllm
+        from nbllm.panels import show_attention
+        from nbllm.panels.attention_view import Wanted
+
+        if id(maps) not in self._shown:
+            self._shown.add(id(maps))
+            show_attention(nbllm.session(), wanted=Wanted(text="".join(maps.tokens)), maps=maps)
 
     def _new_cell(self, *_: Any) -> None:
         self._shown.clear()

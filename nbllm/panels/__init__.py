@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nbllm.panels.attention import show_attention
     from nbllm.panels.generate import show_generate
     from nbllm.panels.registry import close_all
     from nbllm.panels.train import show_run, static_html, static_text
 
-__all__ = ["close_all", "show_generate", "show_run", "static_html", "static_text"]
+__all__ = ["close_all", "show_attention", "show_generate", "show_run", "static_html", "static_text"]
 
 _HOMES = {
     "close_all": "registry",
+    "show_attention": "attention",
     "show_generate": "generate",
     "show_run": "train",
     "static_html": "train",

@@ -1,0 +1,93 @@
+// The text with lines from the pinned token to those it looks at: the thicker, the more. A click or Enter pins another.
+
+const MOST_LINES = 40;
+const SVG = 'http://www.w3.org/2000/svg';
+
+class TokenLines {
+  constructor({ pin }) {
+    this.pin = pin;
+    this.tokens = [];
+    this.pinned = 0;
+    this.svg = document.createElementNS(SVG, 'svg');
+    this.svg.setAttribute('aria-hidden', 'true');
+    this.body = el('div', { class: 'nbllm-mono' });
+    this.caption = el('div', { class: 'nbllm-label' });
+    this.inner = el('div', { class: 'nbllm-lines-inner' }, this.svg, this.body);
+    this.scroll = el('div', { class: 'nbllm-lines', role: 'group', 'aria-label': 'tokens; arrow keys pin another' }, this.inner);
+    this.root = el('div', { class: 'nbllm-gap' }, this.caption, this.scroll);
+    this.body.addEventListener('click', (event) => {
+      const { place } = event.target;
+      if (isNumber(place)) this.pin(place);
+    });
+    this.body.addEventListener('keydown', (event) => {
+      const to = { ArrowLeft: this.pinned - 1, ArrowRight: this.pinned + 1, Home: 0, End: this.tokens.length - 1 }[event.key];
+      if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      event.stopPropagation();
+      this.follow = true;
+      this.pin(Math.min(this.tokens.length - 1, Math.max(0, to)));
+    });
+  }
+
+  set(tokens) {
+    if (this.tokens === tokens) return;
+    this.tokens = tokens;
+    this.body.replaceChildren(
+      ...tokens.map((token, place) => {
+        const node = el('span', { class: 'nbllm-key' }, token);
+        node.place = place;
+        return node;
+      })
+    );
+  }
+
+  // row: the weights of the pinned query, one a token
+  show(pinned, row) {
+    const nodes = this.body.children;
+    const old = nodes[this.pinned];
+    for (const name of ['tabindex', 'aria-current', 'role', 'aria-label']) old?.removeAttribute(name);
+    this.pinned = pinned;
+    this.row = row;
+    const node = nodes[pinned];
+    if (!node) return;
+    node.tabIndex = 0;
+    node.setAttribute('role', 'button');
+    node.setAttribute('aria-current', 'true');
+    node.setAttribute('aria-label', `${this.tokens[pinned]}, token ${pinned}, pinned`);
+    if (this.follow) node.focus();
+    this.follow = false;
+    this.draw();
+  }
+
+  draw() {
+    const { row } = this;
+    const nodes = this.body.children;
+    const from = nodes[this.pinned];
+    if (!row || !from) return;
+    const most = row.reduce((a, b) => Math.max(a, b), 1e-9);
+    row.forEach((weight, i) => {
+      const share = weight / most;
+      nodes[i]?.style.setProperty('--w', share < 0.02 ? '0%' : `${Math.round(100 * share ** 0.7)}%`);
+    });
+    const keys = [...row.keys()].filter((i) => row[i] > most * 0.02).sort((a, b) => row[b] - row[a]).slice(0, MOST_LINES);
+    const box = this.inner.getBoundingClientRect();
+    const middle = (node) => {
+      const own = node.getBoundingClientRect();
+      return [own.left - box.left + own.width / 2, own.top - box.top];
+    };
+    const [x, y] = middle(from);
+    const lines = keys.filter((key) => key !== this.pinned).map((key) => {
+      const [a, b] = middle(nodes[key]);
+      const height = Math.min(26, 8 + Math.abs(x - a) / 12);
+      const line = document.createElementNS(SVG, 'path');
+      line.setAttribute('d', `M${x} ${y}C${x} ${y - height},${a} ${b - height},${a} ${b}`);
+      line.setAttribute('stroke-width', (0.6 + 3 * row[key]).toFixed(2));
+      line.setAttribute('opacity', (0.2 + 0.8 * (row[key] / most)).toFixed(2));
+      return line;
+    });
+    this.svg.replaceChildren(...lines);
+    this.svg.setAttribute('width', this.inner.clientWidth);
+    this.svg.setAttribute('height', this.inner.scrollHeight);
+    say(this.caption, `${shownToken(this.tokens[this.pinned])} looks at`);
+  }
+}

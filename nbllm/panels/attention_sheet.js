@@ -1,0 +1,141 @@
+// All heads as thumbnails on one canvas: layers are rows, heads columns, the last column is the rollout up to a layer.
+// A click or the arrow keys choose a head.
+
+class HeadSheet {
+  constructor({ choose }) {
+    this.choose = choose;
+    this.about = null;
+    this.at = [0, 0];
+    this.off = new Set();
+    this.canvas = el('canvas', { tabindex: '0', role: 'application', 'aria-roledescription': 'sheet of heads' });
+    this.canvas.addEventListener('pointerdown', (event) => this.point(event));
+    this.canvas.addEventListener('pointermove', (event) => this.hover(event));
+    this.canvas.addEventListener('keydown', (event) => this.key(event));
+    this.root = el('div', { class: 'nbllm-heads' }, this.canvas);
+    this.image = null;
+  }
+
+  // thumbnails: uint8 [L, H, S, S]
+  set(about, thumbnails, palette) {
+    this.about = about;
+    const { layers, heads, size } = about;
+    const image = new ImageData(heads * size, layers.length * size);
+    const pixels = new Uint32Array(image.data.buffer);
+    const causal = !thumbnails.some((value, i) => value && i % size > Math.floor(i / size) % size);
+    for (let l = 0; l < layers.length; l++) {
+      for (let h = 0; h < heads; h++) {
+        const from = (l * heads + h) * size * size;
+        for (let y = 0; y < size; y++) {
+          const to = (l * size + y) * heads * size + h * size;
+          const end = causal ? y + 1 : size;
+          for (let x = 0; x < end; x++) pixels[to + x] = palette[thumbnails[from + y * size + x]];
+        }
+      }
+    }
+    this.image = el('canvas', { width: image.width, height: image.height });
+    this.image.getContext('2d').putImageData(image, 0, 0);
+    this.draw();
+  }
+
+  select(layer, head, off) {
+    this.at = [layer, head];
+    this.off = new Set(off.map(([l, h]) => `${l}.${h}`));
+    this.draw();
+  }
+
+  get cell() {
+    const columns = this.about.heads + 1;
+    const width = this.root.clientWidth || 280;
+    return Math.max(9, Math.min(30, Math.floor(width / columns)));
+  }
+
+  draw() {
+    if (!this.about) return;
+    const { layers, heads, size } = this.about;
+    const { cell, canvas } = this;
+    const ratio = devicePixelRatio;
+    const [width, height] = [cell * (heads + 1), cell * layers.length];
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    const brush = canvas.getContext('2d');
+    brush.scale(ratio, ratio);
+    brush.imageSmoothingQuality = 'high';
+    const style = getComputedStyle(this.root);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    for (let l = 0; l < layers.length; l++) {
+      for (let h = 0; h < heads; h++) {
+        brush.drawImage(this.image, h * size, l * size, size, size, h * cell + 1, l * cell + 1, cell - 2, cell - 2);
+        if (!this.off.has(`${l}.${h}`)) continue;
+        brush.fillStyle = colour('--nb-bg');
+        brush.globalAlpha = 0.65;
+        brush.fillRect(h * cell + 1, l * cell + 1, cell - 2, cell - 2);
+        brush.globalAlpha = 1;
+        brush.strokeStyle = colour('--nb-s2');
+        brush.lineWidth = 2;
+        brush.beginPath();
+        brush.moveTo(h * cell + 3, l * cell + 3);
+        brush.lineTo((h + 1) * cell - 3, (l + 1) * cell - 3);
+        brush.stroke();
+      }
+      brush.fillStyle = colour('--nb-fg2');
+      brush.font = '11px sans-serif';
+      brush.textAlign = 'center';
+      brush.textBaseline = 'middle';
+      brush.fillText('Σ', (heads + 0.5) * cell, (l + 0.5) * cell);
+    }
+    const [layer, head] = this.at;
+    brush.strokeStyle = colour('--nb-bg');
+    brush.lineWidth = 4;
+    brush.strokeRect(head * cell + 1, layer * cell + 1, cell - 2, cell - 2);
+    brush.strokeStyle = colour('--nb-accent');
+    brush.lineWidth = 2;
+    brush.strokeRect(head * cell + 1, layer * cell + 1, cell - 2, cell - 2);
+    canvas.setAttribute('aria-label', `all heads, chosen: ${headName(this.about, layer, head)}; arrow keys choose`);
+  }
+
+  place(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const head = Math.floor((event.clientX - box.left) / this.cell);
+    const layer = Math.floor((event.clientY - box.top) / this.cell);
+    const inside = layer >= 0 && layer < this.about.layers.length && head >= 0 && head <= this.about.heads;
+    return inside ? [layer, head] : null;
+  }
+
+  point(event) {
+    const place = this.about && this.place(event);
+    if (place) this.choose(...place);
+  }
+
+  hover(event) {
+    const place = this.about && this.place(event);
+    this.canvas.title = place ? headName(this.about, ...place) : '';
+  }
+
+  key(event) {
+    if (!this.about || event.ctrlKey || event.metaKey || event.altKey) return;
+    const [layer, head] = this.at;
+    const [lastLayer, lastHead] = [this.about.layers.length - 1, this.about.heads];
+    const to = {
+      ArrowLeft: [layer, head - 1],
+      ArrowRight: [layer, head + 1],
+      ArrowUp: [layer - 1, head],
+      ArrowDown: [layer + 1, head],
+      Home: [layer, 0],
+      End: [layer, lastHead],
+      PageUp: [0, head],
+      PageDown: [lastLayer, head],
+    }[event.key];
+    if (!to) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const clamp = (value, last) => Math.min(last, Math.max(0, value));
+    this.choose(clamp(to[0], lastLayer), clamp(to[1], lastHead));
+  }
+}
+
+function headName(about, layer, head) {
+  const number = about.layers[layer];
+  return head === about.heads ? `rollout up to layer ${number}` : `layer ${number}, head ${head}`;
+}

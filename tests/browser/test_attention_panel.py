@@ -1,0 +1,75 @@
+"""The attention panel in a real JupyterLab, over maps of known heads."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+BEGIN = """
+from fake_attention import TEXT, FakeLooking
+from nbllm.panels import registry, show_attention
+from nbllm.panels.attention_view import Wanted
+session = FakeLooking()
+show_attention(session, wanted=Wanted(text=TEXT), maps=session.attention(TEXT), layer=2, head=1)
+panel = registry.live("attention")[-1]
+"""
+HOSTILE = "␣<img"
+
+
+def test_heads_are_drawn_chosen_and_pointed_at(open_notebook):
+    notebook = open_notebook([BEGIN, "panel.sides[0].weights(3, 1)[13, 3]"])
+    notebook.run(0)
+    notebook.panel.wait_for(timeout=20_000)
+    notebook.wait_for_text("layer 2 · head 1 · induction 0.61")
+    notebook.wait_for_text(r"“␣table” \(19\) looks at")
+    page, panel = notebook.page, notebook.panel
+    assert HOSTILE in panel.locator(".nbllm-lines").inner_text(), "text from data stays text"
+    assert page.evaluate("() => window.hacked ?? null") is None
+
+    sheet = panel.locator(".nbllm-heads canvas")
+    sheet.focus()
+    sheet.press("ArrowDown")
+    notebook.wait_for_text("layer 3 · head 1")
+    assert "layer 3, head 1" in sheet.get_attribute("aria-label")
+    assert notebook.kernel("(panel.layer, panel.head)") == "(3, 1)"
+
+    # the map: a cell by keys, its exact weight, its row pinned
+    chart = panel.locator(".nbllm-map canvas").first
+    chart.focus()
+    chart.press("PageUp")
+    for _ in range(3):
+        chart.press("ArrowDown")
+    chart.press("Home")
+    chart.press("Enter")
+    exact = float(notebook.kernel("float(panel.sides[0].weights(3, 1)[3, 0])"))
+    notebook.wait_for_text(rf"“␣on” \(3\) → “The” \(0\): {exact:.3f} ")
+    notebook.wait_for_kernel("panel.pinned", "3")
+    assert "“␣on” (3) looks at" in panel.inner_text()
+
+    # a head switched off, and the next token without it
+    panel.get_by_role("button", name="Switch head off").click()
+    notebook.wait_for_text("3.1 ×")
+    assert notebook.kernel("panel.off") == "[(3, 1)]"
+    assert "0.360" in panel.inner_text(), "the next token's probability without the head"
+    notebook.shot("attention-light")
+    notebook.theme(dark=True)
+    notebook.shot("attention-dark")
+    least, text = notebook.least_contrast(panel)
+    assert least >= 4.5, text
+    notebook.theme(dark=False)
+
+    # a checkpoint along training, then a second one beside it
+    slider = panel.get_by_role("slider", name="checkpoint")
+    slider.focus()
+    slider.press("ArrowLeft")
+    notebook.wait_for_text("step 400")
+    panel.get_by_role("combobox", name="compare with").select_option(label="step 600")
+    notebook.wait_for_text("second − first")
+    assert panel.locator(".nbllm-map:not([hidden])").count() == 3
+    notebook.shot("attention-compared")
+    saved = notebook.save()
+    outputs = saved["cells"][0]["outputs"]
+    face = next("".join(output["data"]["text/html"]) for output in outputs if "text/html" in output.get("data", {}))
+    assert "<img" not in face
+    assert len(face) < 300_000
