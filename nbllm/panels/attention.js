@@ -54,7 +54,7 @@ function render({ model, el: host }) {
   const picture = el(
     'div',
     { class: 'nbllm-columns nbllm-attention' },
-    el('div', {}, el('div', { class: 'nbllm-label' }, 'all heads, layer ↓ head → (Σ rollout)'), sheet.root),
+    el('div', {}, el('div', { class: 'nbllm-label' }, 'layer ↓ head → Σ rollout'), sheet.root),
     mapColumn,
     el('div', {}, keys.root, ablation.root, el('div', { class: 'nbllm-gap' }), table.root)
   );

@@ -1,6 +1,13 @@
 // What stands beside the map: the keys of the pinned query, the heads by score, the next token without some heads.
 
-const KINDS = { previous_token: 'previous', first_token: 'first', duplicate_token: 'duplicate', induction: 'induction', entropy: 'entropy', distance: 'distance' };
+const KINDS = [
+  ['prev', 'previous token'],
+  ['first', 'first token'],
+  ['dup', 'duplicate token'],
+  ['induction', 'induction'],
+  ['entropy', 'mean entropy, nats'],
+  ['dist', 'mean distance, tokens'],
+];
 const MOST_KEYS = 7;
 const MOST_HEADS = 60;
 
@@ -28,8 +35,8 @@ class HeadTable {
     this.choose = choose;
     this.by = 3;
     this.body = el('tbody');
-    this.heads = Object.values(KINDS).map((name, column) =>
-      el('button', { type: 'button', onclick: () => this.sort(column), title: `sort by ${name}` }, name)
+    this.heads = KINDS.map(([name, whole], column) =>
+      el('button', { type: 'button', onclick: () => this.sort(column), title: `sort by ${whole}`, 'aria-label': whole }, name)
     );
     const top = el('tr', {}, el('th', { scope: 'col' }, 'head'), ...this.heads.map((button) => el('th', { scope: 'col' }, button)));
     const table = el('table', {}, el('thead', {}, top), this.body);
@@ -84,7 +91,14 @@ class HeadTable {
 
 // The next token with all heads and without those switched off.
 function ablationBars({ back, clear }) {
-  const caption = el('div', { class: 'nbllm-label' }, 'next token: all heads, and without');
+  const caption = el(
+    'div',
+    { class: 'nbllm-label' },
+    'next token with ',
+    el('span', { class: 'nbllm-s1' }, 'all heads'),
+    'and ',
+    el('span', { class: 'nbllm-s2' }, 'without')
+  );
   const chips = el('div', { class: 'nbllm-actions nbllm-off' });
   const list = el('div', { role: 'list' });
   const root = el('div', { class: 'nbllm-gap', hidden: true }, caption, chips, list);

@@ -67,7 +67,10 @@ class TokenLines {
     const most = row.reduce((a, b) => Math.max(a, b), 1e-9);
     row.forEach((weight, i) => {
       const share = weight / most;
-      nodes[i]?.style.setProperty('--w', share < 0.02 ? '0%' : `${Math.round(100 * share ** 0.7)}%`);
+      const shade = share < 0.02 ? '0%' : `${Math.round(100 * share ** 0.7)}%`;
+      if (!nodes[i] || nodes[i].shade === shade) return;
+      nodes[i].shade = shade;
+      nodes[i].style.setProperty('--w', shade);
     });
     const keys = [...row.keys()].filter((i) => row[i] > most * 0.02).sort((a, b) => row[b] - row[a]).slice(0, MOST_LINES);
     const box = this.inner.getBoundingClientRect();

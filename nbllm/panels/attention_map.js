@@ -5,8 +5,8 @@
 const LABEL = 12;
 
 class AttentionMap {
-  constructor({ label, pin, look, moved }) {
-    Object.assign(this, { label, pin, look, moved });
+  constructor({ label, pin, look }) {
+    Object.assign(this, { label, pin, look });
     this.data = null; // {tokens, n, stride, codes, top, entropy, distance}, or with `minus` a second one
     this.pinned = 0;
     this.cursor = null;
@@ -72,8 +72,8 @@ class AttentionMap {
     const [from, size] = this.span;
     const shown = data.tokens.slice(from, from + size);
     const widest = Math.max(...shown.slice(0, 400).map((token) => brush.measureText(clipped(token)).width), 20);
-    const left = Math.ceil(Math.min(110, widest)) + 8;
-    const top = Math.ceil(Math.min(110, widest) * 0.87) + 10;
+    const left = Math.ceil(Math.min(92, widest)) + 8;
+    const top = Math.ceil(Math.min(92, widest) * 0.87) + 10;
     const room = Math.max(120, (this.root.clientWidth || 480) - left - 26);
     const side = Math.min(room, 560, Math.max(180, size * 26));
     this.box = { left, top, side };
@@ -131,66 +131,74 @@ class AttentionMap {
     this.name();
   }
 
-  // The weights as device pixels: of several in one pixel the largest.
+  // The weights as device pixels, of several in one pixel the largest; made once for what is shown.
   paint(brush, ratio) {
     const { data, box } = this;
     const [from, size] = this.span;
     const pixels = Math.round(box.side * ratio);
+    const key = [from, size, pixels, this.perRow].join();
+    if (this.painted?.data !== data || this.painted.key !== key) this.painted = { data, key, image: this.image(from, size, pixels) };
+    brush.setTransform(1, 0, 0, 1, 0, 0);
+    brush.putImageData(this.painted.image, Math.round(box.left * ratio), Math.round(box.top * ratio));
+  }
+
+  image(from, size, pixels) {
+    const { data } = this;
     const image = new ImageData(pixels, pixels);
     const out = new Uint32Array(image.data.buffer);
     const first = Math.floor(from / data.stride);
     const last = Math.min(data.n, Math.ceil((from + size) / data.stride));
-    const count = last - first;
-    const edges = Array.from({ length: pixels + 1 }, (_, i) => first + Math.floor((i * count) / pixels));
-    const gap = size <= 48 && box.side / size > 8;
-    const level = this.levels();
+    const { values, colours } = this.levels();
+    const edges = Int32Array.from({ length: pixels + 1 }, (_, i) => first + Math.floor((i * (last - first)) / pixels));
+    const gap = size <= 48 && pixels / size > 8;
     for (let y = 0; y < pixels; y++) {
-      const [rowFrom, rowTo] = [edges[y], Math.max(edges[y] + 1, edges[y + 1])];
-      if (gap && y && edges[y] !== edges[y - 1]) continue;
+      const rowFrom = edges[y];
+      const rowTo = Math.max(rowFrom + 1, edges[y + 1]);
+      if (gap && y && rowFrom !== edges[y - 1]) continue;
       for (let x = 0; x < pixels; x++) {
-        const [columnFrom, columnTo] = [edges[x], Math.max(edges[x] + 1, edges[x + 1])];
-        if (gap && x && edges[x] !== edges[x - 1]) continue;
-        if (data.causal && columnFrom > rowTo - 1) continue;
-        let best = -1;
-        let found = 0;
+        const columnFrom = edges[x];
+        if (data.causal && columnFrom >= rowTo) break;
+        if (gap && x && columnFrom !== edges[x - 1]) continue;
+        const columnTo = Math.max(columnFrom + 1, edges[x + 1]);
+        let best = 0;
         for (let row = rowFrom; row < rowTo; row++) {
-          for (let column = columnFrom; column < columnTo; column++) {
-            const [size, value] = level(row, column);
-            if (size > best) [best, found] = [size, value];
+          for (let at = row * data.n + columnFrom, end = row * data.n + columnTo; at < end; at++) {
+            const value = values[at];
+            if (Math.abs(value) > Math.abs(best)) best = value;
           }
         }
-        out[y * pixels + x] = found;
+        out[y * pixels + x] = colours[best + 255];
       }
     }
-    brush.setTransform(1, 0, 0, 1, 0, 0);
-    brush.putImageData(image, Math.round(box.left * ratio), Math.round(box.top * ratio));
+    return image;
   }
 
-  // A function of row and column: how large a weight is, and its colour.
+  // Each weight as -255 to 255 (below 0 only for a difference), and the colours of these.
   levels() {
     const { data, palette } = this;
-    const { n, codes, stride, top } = data;
+    const { n, codes, stride, top, minus } = data;
     const share = Float32Array.from({ length: 256 }, (_, code) => (code / 255) ** 2);
-    if (data.minus) {
-      const other = data.minus;
-      let most = 1e-6;
-      const difference = (row, column) =>
-        other.top[row * stride] * share[other.codes[row * n + column]] - top[row * stride] * share[codes[row * n + column]];
-      for (let row = 0; row < n; row++) for (let column = 0; column < n; column++) most = Math.max(most, Math.abs(difference(row, column)));
-      this.most = most;
-      return (row, column) => {
-        const value = difference(row, column) / most;
-        return [Math.abs(value), diverging(value)];
-      };
-    }
+    const values = new Int16Array(n * n);
     let most = 1e-9;
+    if (minus) {
+      const differences = new Float32Array(n * n);
+      for (let at = 0; at < n * n; at++) {
+        const row = Math.floor(at / n) * stride;
+        differences[at] = minus.top[row] * share[minus.codes[at]] - top[row] * share[codes[at]];
+        most = Math.max(most, Math.abs(differences[at]));
+      }
+      for (let at = 0; at < n * n; at++) values[at] = Math.round((255 * differences[at]) / most);
+      this.most = most;
+      return { values, colours: Uint32Array.from({ length: 511 }, (_, i) => diverging((i - 255) / 255)) };
+    }
     for (const value of top) most = Math.max(most, value);
+    for (let row = 0; row < n; row++) {
+      const scale = this.perRow ? 255 : (255 * top[row * stride]) / most;
+      const level = Uint8Array.from(share, (value) => Math.round(value * scale));
+      for (let at = row * n, end = at + n; at < end; at++) values[at] = level[codes[at]];
+    }
     this.most = most;
-    const scale = this.perRow ? () => 255 : (row) => (255 * top[row * stride]) / most;
-    return (row, column) => {
-      const value = Math.round(share[codes[row * n + column]] * scale(row));
-      return [value, palette[value]];
-    };
+    return { values, colours: Uint32Array.from({ length: 511 }, (_, i) => palette[Math.max(0, i - 255)]) };
   }
 
   place(event) {
@@ -208,7 +216,6 @@ class AttentionMap {
     if (place && !this.rows.has(place[0])) this.look(place[0]);
     this.draw();
     this.speak();
-    this.moved?.(place);
   }
 
   key(event) {
@@ -274,7 +281,7 @@ function diverging(value) {
   return (255 << 24) | (b << 16) | (g << 8) | r;
 }
 
-const clipped = (token) => (token.length <= 14 ? token : `${token.slice(0, 13)}…`);
+const clipped = (token) => (token.length <= 12 ? token : `${token.slice(0, 11)}…`);
 const shownToken = (token) => `“${token.length <= 24 ? token : `${token.slice(0, 23)}…`}”`;
 const weightText = (weight) => (weight >= 0.001 ? weight.toFixed(3) : weight === 0 ? '0' : weight.toExponential(1).replace('e-', 'e−'));
 const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(3)}`;

@@ -21,7 +21,8 @@ class HeadSheet {
     const { layers, heads, size } = about;
     const image = new ImageData(heads * size, layers.length * size);
     const pixels = new Uint32Array(image.data.buffer);
-    const causal = !thumbnails.some((value, i) => value && i % size > Math.floor(i / size) % size);
+    let causal = true; // nothing right of a diagonal
+    for (let i = 0; causal && i < thumbnails.length; i++) causal = !thumbnails[i] || i % size <= Math.floor(i / size) % size;
     for (let l = 0; l < layers.length; l++) {
       for (let h = 0; h < heads; h++) {
         const from = (l * heads + h) * size * size;
@@ -39,31 +40,54 @@ class HeadSheet {
 
   select(layer, head, off) {
     this.at = [layer, head];
+    const key = off.join(' ');
+    const same = this.base && key === this.crossed;
+    this.crossed = key;
     this.off = new Set(off.map(([l, h]) => `${l}.${h}`));
-    this.draw();
+    this.draw(!same);
   }
 
   get cell() {
-    const columns = this.about.heads + 1;
-    const width = this.root.clientWidth || 280;
-    return Math.max(9, Math.min(30, Math.floor(width / columns)));
+    return Math.max(9, Math.min(26, Math.floor(224 / (this.about.heads + 1))));
   }
 
-  draw() {
+  // Again: also the thumbnails, not only which one is chosen.
+  draw(again = true) {
     if (!this.about) return;
-    const { layers, heads, size } = this.about;
+    const { layers, heads } = this.about;
     const { cell, canvas } = this;
     const ratio = devicePixelRatio;
     const [width, height] = [cell * (heads + 1), cell * layers.length];
-    canvas.width = width * ratio;
-    canvas.height = height * ratio;
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
-    const brush = canvas.getContext('2d');
-    brush.scale(ratio, ratio);
-    brush.imageSmoothingQuality = 'high';
     const style = getComputedStyle(this.root);
     const colour = (name) => style.getPropertyValue(name).trim();
+    if (again || !this.base) {
+      canvas.width = width * ratio;
+      canvas.height = height * ratio;
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+      this.base = el('canvas', { width: canvas.width, height: canvas.height });
+      const base = this.base.getContext('2d');
+      base.scale(ratio, ratio);
+      this.thumbnails(base, colour);
+    }
+    const brush = canvas.getContext('2d');
+    brush.setTransform(1, 0, 0, 1, 0, 0);
+    brush.clearRect(0, 0, canvas.width, canvas.height);
+    brush.drawImage(this.base, 0, 0);
+    brush.scale(ratio, ratio);
+    const [layer, head] = this.at;
+    for (const [stroke, thick] of [[colour('--nb-bg'), 4], [colour('--nb-accent'), 2]]) {
+      brush.strokeStyle = stroke;
+      brush.lineWidth = thick;
+      brush.strokeRect(head * cell + 1, layer * cell + 1, cell - 2, cell - 2);
+    }
+    canvas.setAttribute('aria-label', `all heads, chosen: ${headName(this.about, layer, head)}; arrow keys choose`);
+  }
+
+  thumbnails(brush, colour) {
+    const { layers, heads, size } = this.about;
+    const { cell } = this;
+    brush.imageSmoothingQuality = 'high';
     for (let l = 0; l < layers.length; l++) {
       for (let h = 0; h < heads; h++) {
         brush.drawImage(this.image, h * size, l * size, size, size, h * cell + 1, l * cell + 1, cell - 2, cell - 2);
@@ -85,14 +109,6 @@ class HeadSheet {
       brush.textBaseline = 'middle';
       brush.fillText('Σ', (heads + 0.5) * cell, (l + 0.5) * cell);
     }
-    const [layer, head] = this.at;
-    brush.strokeStyle = colour('--nb-bg');
-    brush.lineWidth = 4;
-    brush.strokeRect(head * cell + 1, layer * cell + 1, cell - 2, cell - 2);
-    brush.strokeStyle = colour('--nb-accent');
-    brush.lineWidth = 2;
-    brush.strokeRect(head * cell + 1, layer * cell + 1, cell - 2, cell - 2);
-    canvas.setAttribute('aria-label', `all heads, chosen: ${headName(this.about, layer, head)}; arrow keys choose`);
   }
 
   place(event) {

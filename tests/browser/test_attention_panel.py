@@ -18,7 +18,7 @@ HOSTILE = "␣<img"
 
 
 def test_heads_are_drawn_chosen_and_pointed_at(open_notebook):
-    notebook = open_notebook([BEGIN, "panel.sides[0].weights(3, 1)[13, 3]"])
+    notebook = open_notebook([BEGIN, "panel.sides[0].weights(3, 1)[13, 3]"], width=1280, height=1500)
     notebook.run(0)
     notebook.panel.wait_for(timeout=20_000)
     notebook.wait_for_text("layer 2 · head 1 · induction 0.61")
@@ -52,9 +52,9 @@ def test_heads_are_drawn_chosen_and_pointed_at(open_notebook):
     notebook.wait_for_text("3.1 ×")
     assert notebook.kernel("panel.off") == "[(3, 1)]"
     assert "0.360" in panel.inner_text(), "the next token's probability without the head"
-    notebook.shot("attention-light")
+    notebook.shot("attention-light", panel)
     notebook.theme(dark=True)
-    notebook.shot("attention-dark")
+    notebook.shot("attention-dark", panel)
     least, text = notebook.least_contrast(panel)
     assert least >= 4.5, text
     notebook.theme(dark=False)
@@ -67,7 +67,7 @@ def test_heads_are_drawn_chosen_and_pointed_at(open_notebook):
     panel.get_by_role("combobox", name="compare with").select_option(label="step 600")
     notebook.wait_for_text("second − first")
     assert panel.locator(".nbllm-map:not([hidden])").count() == 3
-    notebook.shot("attention-compared")
+    notebook.shot("attention-compared", panel)
     saved = notebook.save()
     outputs = saved["cells"][0]["outputs"]
     face = next("".join(output["data"]["text/html"]) for output in outputs if "text/html" in output.get("data", {}))
