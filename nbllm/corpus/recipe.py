@@ -1,7 +1,11 @@
 """Recipes: named lists of stage lines.
 
-`gopher` follows Rae et al. 2021 (arXiv 2112.11446, appendix A1): quality, repetition, then deduplication; the paper's
-filters are made for English web prose and ruin code and mathematics.
+`gopher` follows Rae et al. 2021 (arXiv 2112.11446, appendix A1): quality, repetition, then deduplication. `c4` follows
+Raffel et al. 2020 (section 2.2), without its list of bad words; its three-sentence spans are paragraphs here. `fineweb`
+follows Penedo et al. 2024 (section 3.6) after the extraction of text: C4 without the rule on line ends, FineWeb's own
+rules, MinHash, personal data masked. `refinedweb` follows Penedo et al. 2023 (arXiv 2306.01116): Gopher's rules and
+a stricter MinHash, without its line corrections and its removal of long equal passages. All but `default` are made for
+English web prose and ruin code and mathematics.
 """
 
 from __future__ import annotations
@@ -19,6 +23,31 @@ RECIPES: Mapping[str, list[str]] = {
         "repetition gopher",
         "dedup exact",
         "dedup minhash",
+    ],
+    "c4": [
+        "normalize",
+        "language en min=0.99",
+        "quality c4",
+        "dedup exact",
+        "dedup paragraph",
+    ],
+    "fineweb": [
+        "normalize",
+        "language en min=0.65",
+        "repetition gopher",
+        "quality gopher",
+        "quality c4 end_mark=no",
+        "quality fineweb",
+        "dedup minhash",
+        "pii mask",
+    ],
+    "refinedweb": [
+        "normalize",
+        "language en min=0.65",
+        "repetition gopher",
+        "quality gopher",
+        "dedup exact",
+        "dedup minhash bands=450 rows=20",
     ],
     "none": [],
 }

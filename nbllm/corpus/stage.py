@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nbllm.errors import UsageError
 
@@ -162,9 +163,8 @@ def reasons(size: int, *rules: tuple[Any, str]) -> pa.Array:
         size: the number of rows.
         rules: (boolean array or sequence: the rule applies, reason) in order of precedence; null counts as False.
     """
-    found: list[str | None] = [None] * size
+    found = pa.nulls(size, pa.string())
     for applies, reason in reversed(rules):
-        for index, hit in enumerate(applies.to_pylist() if hasattr(applies, "to_pylist") else applies):
-            if hit:
-                found[index] = reason
-    return pa.array(found, pa.string())
+        hit = applies if isinstance(applies, (pa.Array, pa.ChunkedArray)) else pa.array(applies, pa.bool_())
+        found = pc.if_else(pc.fill_null(hit, False), pa.scalar(reason, pa.string()), found)
+    return found

@@ -66,7 +66,8 @@ def tokens(text: str) -> list[str]:
 def _spaced_pattern() -> re.Pattern[str]:
     """A word of a script with spaces."""
     word = rf"[^\W{_UNSPACED}]"
-    return re.compile(f"{word}+(?:[{_marks()}]+{word}*)*")
+    marks = "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in mark_ranges())
+    return re.compile(f"{word}+(?:[{marks}]+{word}*)*")
 
 
 @functools.cache
@@ -75,15 +76,14 @@ def _word_pattern() -> re.Pattern[str]:
 
 
 @functools.cache
-def _marks() -> str:
-    """Combining marks outside the unspaced scripts, as ranges for a character class."""
-    unspaced = re.compile(f"[{_UNSPACED}]")
+def mark_ranges() -> tuple[tuple[int, int], ...]:
+    """Combining marks outside the unspaced scripts, as first and last code points."""
     ranges: list[list[int]] = []
     for code in range(0x300, min(0x1F000, sys.maxunicode)):
         character = chr(code)
-        if unicodedata.category(character)[0] == "M" and not unspaced.match(character):
+        if unicodedata.category(character)[0] == "M" and not UNSPACED.match(character):
             if ranges and ranges[-1][1] == code - 1:
                 ranges[-1][1] = code
             else:
                 ranges.append([code, code])
-    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges)
+    return tuple((first, last) for first, last in ranges)

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nbllm.corpus.stage import Argument, Stage
+from nbllm.corpus.stages.c4 import QualityC4
 from nbllm.corpus.stages.exact import DedupExact
+from nbllm.corpus.stages.fineweb import QualityFineweb
 from nbllm.corpus.stages.language import Language
 from nbllm.corpus.stages.length import Length
 from nbllm.corpus.stages.minhash import DedupMinhash
@@ -26,7 +28,7 @@ from nbllm.errors import NbllmError, NotFoundError, UsageError, did_you_mean
 STAGES: Mapping[str, type[Stage]] = {
     stage.NAME: stage
     for stage in (
-        *(Normalize, Language, Length, QualityGopher, RepetitionGopher),
+        *(Normalize, Language, Length, QualityGopher, QualityC4, QualityFineweb, RepetitionGopher),
         *(DedupExact, DedupMinhash, DedupParagraph, Pii, Python),
     )
 }
