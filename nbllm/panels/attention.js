@@ -51,18 +51,20 @@ function render({ model, el: host }) {
   const root = el('div', { class: 'nbllm', role: 'group', 'aria-label': 'Attention', 'data-lm-suppress-shortcuts': 'true', hidden: true });
   const actions = el('span', { class: 'nbllm-actions' }, zoomPick, scaleButton, offButton);
   const mapColumn = el('div', { class: 'nbllm-maps' }, ...maps.map((map) => map.root));
-  const picture = el(
+  const main = el(
     'div',
-    { class: 'nbllm-columns nbllm-attention' },
-    el('div', {}, el('div', { class: 'nbllm-label' }, 'layer ↓ head → Σ rollout'), sheet.root),
+    { class: 'nbllm-columns nbllm-attention-main' },
     mapColumn,
-    el('div', {}, keys.root, ablation.root, el('div', { class: 'nbllm-gap' }), table.root)
+    el('div', { class: 'nbllm-beside' }, keys.root, ablation.root, table.root)
   );
+  const heads = el('div', {}, el('div', { class: 'nbllm-label' }, 'layer ↓ head → Σ rollout'), sheet.root);
+  const right = el('div', {}, main, lines.root, source.root);
+  const body = el('div', { class: 'nbllm-body nbllm-columns nbllm-attention' }, heads, right);
   root.append(
     el('div', { class: 'nbllm-head' }, el('strong', {}, 'Attention'), chip, el('div', { class: 'nbllm-tail' }, facts, actions)),
     error,
     note,
-    el('div', { class: 'nbllm-body' }, picture, lines.root, source.root)
+    body
   );
   host.append(root);
 
@@ -105,7 +107,7 @@ function render({ model, el: host }) {
     const on = scaleButton.getAttribute('aria-pressed') !== 'true';
     scaleButton.setAttribute('aria-pressed', String(on));
     for (const map of maps) {
-      map.perRow = on;
+      Object.assign(map, { perRow: on, chosen: true });
       map.draw();
     }
   }
@@ -143,7 +145,8 @@ function render({ model, el: host }) {
     error.hidden = !state.error;
     say(error, state.error || '');
     source.set(sides, state.choices);
-    picture.hidden = lines.root.hidden = !sides.length;
+    heads.hidden = main.hidden = lines.root.hidden = !sides.length;
+    body.classList.toggle('empty', !sides.length);
     offButton.hidden = scaleButton.hidden = !sides.length;
     root.setAttribute('aria-busy', String(state.doing !== 'idle'));
     if (!sides.length) {
@@ -190,14 +193,15 @@ function render({ model, el: host }) {
     if (read[0] && read[1] && sides[1].same) read[2] = { ...read[0], minus: read[1] };
     maps.forEach((map, number) => {
       map.root.hidden = !read[number];
-      map.data = null;
+      if (!read[number]) map.data = null;
     });
     mapColumn.classList.toggle('several', Boolean(read[1]));
-    picture.classList.toggle('several', Boolean(read[1]));
+    main.classList.toggle('several', Boolean(read[1]));
     maps.forEach((map, number) => {
       map.pinned = state.pinned;
       if (read[number]) map.set(read[number], palette);
     });
+    scaleButton.setAttribute('aria-pressed', String(maps[0].perRow));
     waiting = false;
     if (next) {
       const [layer, head] = next;

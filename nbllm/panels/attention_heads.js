@@ -41,7 +41,7 @@ class HeadTable {
     const top = el('tr', {}, el('th', { scope: 'col' }, 'head'), ...this.heads.map((button) => el('th', { scope: 'col' }, button)));
     const table = el('table', {}, el('thead', {}, top), this.body);
     this.scroll = el('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'heads by score' }, table);
-    this.root = el('div', { class: 'nbllm-table nbllm-scores' }, el('div', { class: 'nbllm-label' }, 'heads by score'), this.scroll);
+    this.root = el('div', { class: 'nbllm-table nbllm-scores nbllm-gap' }, el('div', { class: 'nbllm-label' }, 'heads by score'), this.scroll);
   }
 
   set(about, scores, columns) {

@@ -46,10 +46,13 @@ class TokenLines {
     const nodes = this.body.children;
     const old = nodes[this.pinned];
     for (const name of ['tabindex', 'aria-current', 'role', 'aria-label']) old?.removeAttribute(name);
+    const moved = this.pinned !== pinned || !this.row;
     this.pinned = pinned;
     this.row = row;
     const node = nodes[pinned];
     if (!node) return;
+    const below = node.offsetTop - this.scroll.scrollTop;
+    if (moved && (below < 30 || below > this.scroll.clientHeight - 40)) this.scroll.scrollTop = node.offsetTop - this.scroll.clientHeight * 0.6;
     node.tabIndex = 0;
     node.setAttribute('role', 'button');
     node.setAttribute('aria-current', 'true');

@@ -27,6 +27,7 @@ class AttentionMap {
   }
 
   set(data, palette) {
+    if (this.data?.tokens.length !== data.tokens.length && !this.chosen) this.perRow = data.tokens.length > 64;
     this.data = data;
     this.palette = palette;
     this.rows.clear();
@@ -77,7 +78,7 @@ class AttentionMap {
     const room = Math.max(120, (this.root.clientWidth || 480) - left - 26);
     const side = Math.min(room, 560, Math.max(180, size * 26));
     this.box = { left, top, side };
-    const [width, height] = [left + side + 26, top + side + 2];
+    const [width, height] = [left + side + 26, top + side + 8];
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
     canvas.style.width = `${width}px`;
@@ -262,7 +263,7 @@ class AttentionMap {
     const { data } = this;
     const [from, size] = this.span;
     const part = size < data.tokens.length ? ` · tokens ${count(from)} to ${count(from + size - 1)} of ${count(data.tokens.length)}` : '';
-    const scale = data.minus ? `blue less, vermilion more, ±${this.most.toFixed(2)}` : this.perRow ? '0 … the largest of each row' : `0 … ${this.most.toFixed(2)}`;
+    const scale = data.minus ? (this.most < 5e-4 ? 'no difference' : `blue less, vermilion more, ±${this.most.toFixed(2)}`) : this.perRow ? '0 … the largest of each row' : `0 … ${this.most.toFixed(2)}`;
     say(this.caption, `${this.label()} · query ↓ key → (${scale})${part}`);
     this.canvas.setAttribute('aria-label', `${this.label()}, ${data.tokens.length} tokens, query ${data.tokens[this.pinned] ?? ''} pinned; arrow keys move, Enter pins`);
   }

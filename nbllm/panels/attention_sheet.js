@@ -12,29 +12,17 @@ class HeadSheet {
     this.canvas.addEventListener('pointermove', (event) => this.hover(event));
     this.canvas.addEventListener('keydown', (event) => this.key(event));
     this.root = el('div', { class: 'nbllm-heads' }, this.canvas);
-    this.image = null;
+    this.pixels = null; // the thumbnails
   }
 
   // thumbnails: uint8 [L, H, S, S]
   set(about, thumbnails, palette) {
-    this.about = about;
-    const { layers, heads, size } = about;
-    const image = new ImageData(heads * size, layers.length * size);
-    const pixels = new Uint32Array(image.data.buffer);
-    let causal = true; // nothing right of a diagonal
-    for (let i = 0; causal && i < thumbnails.length; i++) causal = !thumbnails[i] || i % size <= Math.floor(i / size) % size;
-    for (let l = 0; l < layers.length; l++) {
-      for (let h = 0; h < heads; h++) {
-        const from = (l * heads + h) * size * size;
-        for (let y = 0; y < size; y++) {
-          const to = (l * size + y) * heads * size + h * size;
-          const end = causal ? y + 1 : size;
-          for (let x = 0; x < end; x++) pixels[to + x] = palette[thumbnails[from + y * size + x]];
-        }
-      }
-    }
-    this.image = el('canvas', { width: image.width, height: image.height });
-    this.image.getContext('2d').putImageData(image, 0, 0);
+    Object.assign(this, { about, pixels: thumbnails, palette });
+    const { size } = about;
+    const room = Math.ceil(size / about.tokens.length); // a token's block reaches that far over the diagonal
+    let causal = true;
+    for (let i = 0; causal && i < thumbnails.length; i++) causal = !thumbnails[i] || (i % size) - (Math.floor(i / size) % size) <= room;
+    this.causal = causal;
     this.draw();
   }
 
@@ -85,12 +73,13 @@ class HeadSheet {
   }
 
   thumbnails(brush, colour) {
-    const { layers, heads, size } = this.about;
+    const { layers, heads } = this.about;
     const { cell } = this;
-    brush.imageSmoothingQuality = 'high';
+    const ratio = devicePixelRatio;
     for (let l = 0; l < layers.length; l++) {
       for (let h = 0; h < heads; h++) {
-        brush.drawImage(this.image, h * size, l * size, size, size, h * cell + 1, l * cell + 1, cell - 2, cell - 2);
+        const image = this.thumbnail(l * heads + h, Math.round((cell - 2) * ratio));
+        brush.putImageData(image, Math.round((h * cell + 1) * ratio), Math.round((l * cell + 1) * ratio));
         if (!this.off.has(`${l}.${h}`)) continue;
         brush.fillStyle = colour('--nb-bg');
         brush.globalAlpha = 0.65;
@@ -109,6 +98,27 @@ class HeadSheet {
       brush.textBaseline = 'middle';
       brush.fillText('Σ', (heads + 0.5) * cell, (l + 0.5) * cell);
     }
+  }
+
+  // One head's picture at so many device pixels: of several values in one pixel the largest, so that lines stay.
+  thumbnail(at, side) {
+    const { size } = this.about;
+    const image = new ImageData(side, side);
+    const out = new Uint32Array(image.data.buffer);
+    const edge = Int32Array.from({ length: side + 1 }, (_, i) => Math.floor((i * size) / side));
+    for (let y = 0; y < side; y++) {
+      for (let x = 0; x < side; x++) {
+        let best = 0;
+        for (let row = edge[y], lastRow = Math.max(row + 1, edge[y + 1]); row < lastRow; row++) {
+          for (let column = edge[x], last = Math.max(column + 1, edge[x + 1]); column < last; column++) {
+            const value = this.pixels[(at * size + row) * size + column];
+            if (value > best) best = value;
+          }
+        }
+        if (best || !this.causal || x <= y) out[y * side + x] = this.palette[best];
+      }
+    }
+    return image;
   }
 
   place(event) {
