@@ -2,7 +2,8 @@
 
 Works on numbers for words, over all texts of a batch at once. An n-gram gets its number from that of its first n-1
 words and its last word, so that no hash can collide; numbers are given in the order of first occurrence, so that those
-of one document lie together. Knows nothing of text or stages.
+of one document lie together. Only n-grams whose two (n-1)-grams both come back can come back: the others are left out
+before they are numbered, which is most of the work. Knows nothing of text or stages.
 
 Legend: D documents, W words of all documents; `offsets` [D + 1] cut the words by document.
 """
@@ -24,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Grams:
-    """The n-grams of one n that lie inside a document."""
+    """Those n-grams of one n inside a document that may occur more than once; all that do are among them."""
 
     n: int
     positions: Ints
@@ -57,47 +58,53 @@ def grams(words: Ints, offsets: Ints, most: int) -> Iterator[Grams]:
     """
     count = len(words)
     document = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    room = offsets[1:][document] - np.arange(count)
-    single = dense(document * (int(words.max(initial=0)) + 1) + words)
+    width = int(words.max(initial=0)) + 1
+    single = dense(document * width + words)
     width = int(single.max(initial=0)) + 1
-    full = single
+    positions, codes = np.arange(count), single
     for n in range(1, most + 1):
-        if n == 1:
-            positions, codes = np.arange(count), single
-        else:
-            positions = np.flatnonzero(room >= n)
-            codes = dense(full[positions] * width + single[positions + n - 1])
-            full = np.zeros(count, np.int64)
-            full[positions] = codes
+        if n > 1:
+            # an n-gram across two documents holds a word of each, and no word is in both: it can't come back
+            again = np.bincount(codes, minlength=1)[codes] > 1
+            after = np.zeros(count + 1, bool)
+            after[positions[again]] = True
+            keep = again & after[positions + 1]
+            positions = positions[keep]
+            codes = dense(codes[keep] * width + single[positions + n - 1])
         fresh = np.ones(len(codes), bool)
         fresh[1:] = codes[1:] > np.maximum.accumulate(codes)[:-1]
         first = positions[fresh]
         yield Grams(n, positions, codes, first, np.searchsorted(first, offsets))
 
 
-def top_characters(found: Grams, sizes: Ints, *, joined: bool) -> Ints:
+def top_characters(found: Grams, sizes: Ints, offsets: Ints, *, joined: bool) -> Ints:
     """[D]: characters in the most frequent n-gram, all its occurrences counted.
 
     Args:
         found: the n-grams.
         sizes: [W] characters of each word.
+        offsets: [D + 1].
         joined: as datatrove counts: a space between the words, an n-gram that occurs once counts too, and of equally
             frequent ones the first; else the longest of those that occur at least twice.
     """
     ends = running(sizes)
     counts = np.bincount(found.codes, minlength=len(found.first))
-    lengths = ends[found.first + found.n] - ends[found.first] + (found.n - 1 if joined else 0)
+    lengths = ends[found.first + found.n] - ends[found.first]
     most = _largest(counts, found.by_document)
     owner = np.repeat(np.arange(len(most)), np.diff(found.by_document))
     among = counts == most[owner]
-    if joined:
-        places = np.flatnonzero(among)
-        firsts, index = np.unique(owner[places], return_index=True)
-        best = np.zeros(len(most), np.int64)
-        best[firsts] = lengths[places[index]]
-        return most * best
-    best = _largest(np.where(among, lengths, 0), found.by_document)
-    return np.where(most >= 2, most * best, 0)
+    if not joined:
+        best = _largest(np.where(among, lengths, 0), found.by_document)
+        return np.where(most >= 2, most * best, 0)
+    places = np.flatnonzero(among)
+    firsts, index = np.unique(owner[places], return_index=True)
+    best = np.zeros(len(most), np.int64)
+    best[firsts] = lengths[places[index]] + found.n - 1
+    # where none comes back, the first n-gram of the document stands for all that occur once
+    start = offsets[:-1]
+    whole = offsets[1:] - start >= found.n
+    once = np.where(whole, ends[np.minimum(start + found.n, len(sizes))] - ends[start] + found.n - 1, 0)
+    return np.where(most >= 2, most * best, once)
 
 
 def repeated_characters(found: Grams, sizes: Ints, offsets: Ints) -> Ints:

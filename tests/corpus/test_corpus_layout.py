@@ -86,5 +86,5 @@ def test_the_most_frequent_ngram_of_each_document() -> None:
     sizes = np.array([1, 1, 1, 1, 1, 3, 3, 3, 3, 2, 2])
     offsets = np.array([0, 9, 9, 11])
     (_, pairs) = grams(words_of, offsets, 2)
-    assert top_characters(pairs, sizes, joined=False).tolist() == [12, 0, 0]
-    assert top_characters(pairs, sizes, joined=True).tolist() == [6, 0, 5]
+    assert top_characters(pairs, sizes, offsets, joined=False).tolist() == [12, 0, 0]
+    assert top_characters(pairs, sizes, offsets, joined=True).tolist() == [6, 0, 5]

@@ -88,7 +88,7 @@ class RepetitionGopher(Stage):
             whole = np.diff(running(sizes)[offsets])
         for each in grams(words, offsets, max(_REPEATED)):
             if each.n in _TOP:
-                part = top_characters(each, sizes, joined=as_datatrove)
+                part = top_characters(each, sizes, offsets, joined=as_datatrove)
                 scores[f"top_{each.n}"] = share(part, whole) if as_datatrove else np.minimum(1.0, share(part, whole))
             elif each.n in _REPEATED:
                 count = repeated_characters_greedy if as_datatrove else repeated_characters
