@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from nbllm.commands.base import Call, Command
 from nbllm.commands.options import Option
 from nbllm.errors import NotFoundError, UsageError, did_you_mean
 
+_FIRST_S, _EVERY_S = 5.0, 20.0
 _ACTIONS = {
     "train": "train on the current corpus, without its held-out part",
     "load": "a name in the store, a transformers folder or a tokenizer.json file",
@@ -29,7 +32,8 @@ def _run(call: Call) -> Any:
         tokenizer = session.train_tokenizer(
             **arguments.only(
                 "corpus", "algorithm", "vocab_size", "special", "pattern", "digits", "name", "held_out", "overwrite"
-            )
+            ),
+            progress=_Progress(call.say),
         )
         if tokenizer.reused:
             call.say(f"Tokenizer {tokenizer.name} was trained so on this corpus before: it is used again.")
@@ -55,6 +59,19 @@ def _one(words: list[str], action: str, what: str) -> str:
     return words[0]
 
 
+class _Progress:
+    """Says how far the reading is, at a calm pace; the merging afterwards takes seconds to minutes and is silent."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._next_s = time.monotonic() + _FIRST_S
+
+    def __call__(self, texts: int, text_bytes: int) -> None:
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _EVERY_S
+            self._say(f"Read {texts:,} texts, {text_bytes / 1e6:,.0f} MB …")
+
+
 COMMAND = Command(
     name="llm_tokenizer",
     summary="train a tokenizer, load one, look into one",
@@ -69,8 +86,7 @@ COMMAND = Command(
         Option(name="--special", help="further special tokens", many=True),
         Option(
             name="--pattern",
-            help="how text is cut before merging",
-            default="gpt4",
+            help="how text is cut before merging; gpt4 by default (wordpiece has its own way)",
             choices=("gpt2", "gpt4", "llama3", "none"),
         ),
         Option(

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,13 +91,20 @@ class Session(Looking):
         algorithm: str = "bpe",
         vocab_size: int | None = None,
         special: Sequence[str] = (),
-        pattern: str = "gpt4",
+        pattern: str | None = None,
         digits: str | None = None,
         name: str | None = None,
         held_out: float = 0.05,
         overwrite: bool = False,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Tokenizer:
-        """Trains a tokenizer on the training part of a corpus (the current one by default) and makes it current."""
+        """Trains a tokenizer on the training part of a corpus (the current one by default) and makes it current.
+
+        Args:
+            corpus, algorithm, vocab_size, special, pattern, digits, name, overwrite, progress: as of
+                `nbllm.tokenizer.train`; `progress` is called with texts and bytes read so far.
+            held_out: the fraction of documents that is left out.
+        """
         from nbllm.tokenizer import train
 
         source = self.current_corpus(corpus)
@@ -121,6 +128,7 @@ class Session(Looking):
             parents=(source.manifest.as_parent(),),
             parameters_extra={"held_out": held_out},
             overwrite=overwrite,
+            progress=progress,
             call={
                 "method": "train_tokenizer",
                 "arguments": {**arguments, "corpus": source.name, "held_out": held_out, "name": name or source.name},

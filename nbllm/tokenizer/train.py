@@ -1,31 +1,31 @@
-"""Training a tokenizer: byte-level BPE (Sennrich et al. 2016, on bytes as in GPT-2) by the tokenizers library.
+"""Training a tokenizer and keeping it: byte-pair, Unigram or WordPiece (see `trainers`).
 
-The same texts give the same tokenizer.json, byte for byte. Knows the store, not what a corpus is: texts come as an
+With BPE the same texts give the same tokenizer.json, byte for byte. Texts stream through: memory goes with the number
+of different pieces (words, mostly), not with the texts' size. Knows the store, not what a corpus is: texts come as an
 iterable, or as a function that gives one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from nbllm.errors import DataError, NbllmError, UsageError, did_you_mean
 from nbllm.store import Parent, Store
 from nbllm.tokenizer.load import read_folder
 from nbllm.tokenizer.patterns import expression
 from nbllm.tokenizer.tokenizer import Tokenizer
+from nbllm.tokenizer.trainers import UNKNOWN, recipe
 
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
-_MIN_FREQUENCY = 2  # a pair seen once teaches nothing
-_LONGEST_BYTES = 32  # table borders of dashes would else fill a small vocabulary; costs 0.2 % more tokens on prose
-_LONG_PIECE = "(?m:.{1,1024})"  # training (not encoding) takes time by the square of a piece's length; m: . is any
+ALGORITHMS = ("bpe", "unigram", "wordpiece")
+"""What `--algorithm` takes."""
 _MB = 1_000_000
 
 
@@ -43,37 +43,47 @@ class TokenizerConfig:
     vocab_size: int
     """Tokens wanted, the special ones and the 256 bytes included."""
     algorithm: str = "bpe"
-    """Only `bpe`."""
+    """A name in `ALGORITHMS`."""
     special: tuple[str, ...] = ()
-    """Special tokens beside `<|endoftext|>` and `<|pad|>`."""
-    pattern: str = "gpt4"
-    """How text is cut first: a name in `patterns.PATTERNS`."""
+    """Special tokens beside `<|endoftext|>` and `<|pad|>`, and `[UNK]` of WordPiece."""
+    pattern: str | None = None
+    """How text is cut first: a name in `patterns.PATTERNS`, by default `gpt4`. None for WordPiece, which cuts at white
+    space and punctuation."""
     digits: str | None = None
     """How numbers are cut: a name in `patterns.DIGITS`, None for the pattern's own way."""
 
     def __post_init__(self) -> None:
-        if self.algorithm != "bpe":
-            known = self.algorithm in ("unigram", "wordpiece")
+        if self.algorithm not in ALGORITHMS:
             raise UsageError(
-                f"--algorithm {self.algorithm} can't be trained; only bpe can",
-                next="Type --algorithm bpe" if known else did_you_mean(self.algorithm, ("bpe",)),
+                f"--algorithm {self.algorithm} can't be trained", next=did_you_mean(str(self.algorithm), ALGORITHMS)
             )
-        expression(self.pattern, self.digits)
+        if self.algorithm == "wordpiece":
+            if self.pattern is not None:
+                raise UsageError(
+                    "WordPiece cuts at white space and punctuation; --pattern is for bpe and unigram",
+                    received=self.pattern,
+                    next="Leave --pattern out",
+                )
+        elif self.pattern is None:
+            object.__setattr__(self, "pattern", "gpt4")
+        expression(self.pattern or "none", self.digits)
         for token in self.special:
             if not isinstance(token, str) or not token or token.isspace():
                 raise UsageError("A special token is a text of at least one visible character", received=token)
-        smallest = 256 + len(self.special_tokens)
+        letters = 0 if self.algorithm == "wordpiece" else 256
+        smallest = letters + len(self.special_tokens) + (not letters)
         if not isinstance(self.vocab_size, int) or isinstance(self.vocab_size, bool) or self.vocab_size < smallest:
             raise UsageError(
-                f"--vocab-size has to be a whole number from {smallest} on (256 bytes and "
-                f"{len(self.special_tokens)} special tokens)",
+                f"--vocab-size has to be a whole number from {smallest} on "
+                f"({'256 bytes and ' if letters else ''}{len(self.special_tokens)} special tokens)",
                 received=self.vocab_size,
             )
 
     @property
     def special_tokens(self) -> list[str]:
         """All special tokens in the order of their ids, which start at 0."""
-        return list(dict.fromkeys([END_OF_TEXT, PAD, *self.special]))
+        unknown = [UNKNOWN] if self.algorithm == "wordpiece" else []
+        return list(dict.fromkeys([END_OF_TEXT, PAD, *unknown, *self.special]))
 
 
 def train(
@@ -84,7 +94,7 @@ def train(
     algorithm: str = "bpe",
     vocab_size: int | None = None,
     special: Sequence[str] = (),
-    pattern: str = "gpt4",
+    pattern: str | None = None,
     digits: str | None = None,
     name: str | None = None,
     parents: Sequence[Parent] = (),
@@ -101,7 +111,8 @@ def train(
 
     Args:
         store: where it goes.
-        texts: the texts, or a function that gives them (it is called once, or twice where `parents` is empty).
+        texts: the texts, or a function that gives them (it is called once, or twice where `parents` is empty). What can
+            be read only once, a generator say, is kept in a temporary file where it is needed twice.
         text_bytes: their size in UTF-8, where it is known; decides the default of `vocab_size`.
         algorithm, vocab_size, special, pattern, digits: see `TokenizerConfig`; `vocab_size` defaults to
             `default_vocab_size(text_bytes)`.
@@ -117,7 +128,7 @@ def train(
         DataError: no text, or text that isn't Unicode.
         StoreError: the name is in use by a different tokenizer.
     """
-    source = _again(texts)
+    source = _again(texts, twice=not parents or text_bytes is None)
     if not parents or text_bytes is None:
         text_hash, counted_bytes = _measure(source())
         text_bytes = counted_bytes if text_bytes is None else text_bytes
@@ -140,8 +151,8 @@ def train(
     with store.create(
         "tokenizer", name, parameters=parameters, parents=parents, call=call, overwrite=overwrite
     ) as draft:
-        backend, text_count, read_bytes = _train(config, source(), progress)
-        trained = Tokenizer(backend.to_str(), config=_transformers_config(), name=name)
+        definition, text_count, read_bytes = _train(config, source(), progress)
+        trained = Tokenizer(definition, config=_transformers_config(config.algorithm), name=name)
         trained.save(Path(draft.folder))
         draft.summary = {"vocab_size": trained.vocab_size, "texts": text_count, "text_bytes": read_bytes}
         if trained.vocab_size < config.vocab_size:
@@ -154,22 +165,8 @@ def train(
 
 def _train(
     config: TokenizerConfig, texts: Iterable[str], progress: Callable[[int, int], None] | None
-) -> tuple[tokenizers.Tokenizer, int, int]:
-    backend = tokenizers.Tokenizer(models.BPE())
-    cut = expression(config.pattern, config.digits)
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False, trim_offsets=False)
-    split = [] if cut is None else [pre_tokenizers.Split(tokenizers.Regex(cut), behavior="isolated")]
-    cap = pre_tokenizers.Split(tokenizers.Regex(_LONG_PIECE), behavior="isolated")
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*split, cap, byte_level])
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab_size,
-        min_frequency=_MIN_FREQUENCY,
-        max_token_length=_LONGEST_BYTES + 1,  # the library stops one short of it
-        special_tokens=config.special_tokens,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+) -> tuple[str, int, int]:
+    parts = recipe(config.algorithm, config.vocab_size, config.special_tokens, config.pattern, config.digits)
     count = total_bytes = 0
     failure: NbllmError | None = None
 
@@ -188,32 +185,45 @@ def _train(
                     progress(count, total_bytes)
                 yield text
 
-    backend.train_from_iterator(counted(), trainer)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*split, byte_level])
+    parts.backend.train_from_iterator(counted(), parts.trainer)
+    parts.backend.pre_tokenizer = parts.cut
     if failure is not None:
         raise failure
     if not count:
         raise DataError("There is no text to train a tokenizer on", next="Make a corpus with %%llm_clean SOURCE")
-    return backend, count, total_bytes
+    return parts.backend.to_str(), count, total_bytes
 
 
-def _transformers_config() -> dict[str, Any]:
+def _transformers_config(algorithm: str) -> dict[str, Any]:
+    unknown = {"unk_token": UNKNOWN} if algorithm == "wordpiece" else {}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": END_OF_TEXT,
         "eos_token": END_OF_TEXT,
         "pad_token": PAD,
+        **unknown,
         "clean_up_tokenization_spaces": False,
     }
 
 
-def _again(texts: Iterable[str] | Callable[[], Iterable[str]]) -> Callable[[], Iterable[str]]:
+def _again(texts: Iterable[str] | Callable[[], Iterable[str]], *, twice: bool) -> Callable[[], Iterable[str]]:
     if isinstance(texts, str):
         raise UsageError("Texts come as a list of strings, not as one string", received=texts)
     if callable(texts):
         return texts
-    kept = list(texts)
-    return lambda: kept
+    if isinstance(texts, Sequence) or not twice:
+        return lambda: texts
+    spool = tempfile.TemporaryFile("w+", encoding="ascii")  # noqa: SIM115  closed, and gone, with its last reader
+    for text in texts:
+        _size(text)
+        spool.write(json.dumps(text) + "\n")
+
+    def reread() -> Iterator[str]:
+        spool.seek(0)
+        for line in spool:
+            yield json.loads(line)
+
+    return reread
 
 
 def _measure(texts: Iterable[str]) -> tuple[str, int]:

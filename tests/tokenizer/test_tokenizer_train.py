@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from hard_texts import HARD_TEXTS, fuzz_texts
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
@@ -118,8 +119,9 @@ def test_a_small_text_gives_fewer_tokens_and_says_so(store: Store) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "unigram"}, "--algorithm unigram can't be trained; only bpe can. Type --algorithm bpe."),
-        ({"algorithm": "wordpiece"}, "--algorithm wordpiece can't be trained; only bpe can. Type --algorithm bpe."),
+        ({"algorithm": "ungram"}, "--algorithm ungram can't be trained. Did you mean unigram?"),
+        ({"algorithm": "wordpiece", "pattern": "gpt4"}, "cuts at white space and punctuation"),
+        ({"algorithm": "wordpiece", "vocab_size": 3}, "from 4 on (3 special tokens)"),
         ({"pattern": "gtp4"}, "Did you mean gpt4?"),
         ({"digits": "tripel"}, "Did you mean triple?"),
         ({"vocab_size": 257}, "from 258 on"),
@@ -181,3 +183,59 @@ def test_one_endless_piece_trains(store: Store, pattern: str) -> None:
     tokenizer = train(store, ["x" * 1_000_000 + "ab" * 200_000], vocab_size=300, pattern=pattern, name="t")
     assert b"x" * 32 in {tokenizer.token_bytes(id) for id in range(tokenizer.vocab_size)}
     assert "1024" not in tokenizer.as_transformers().backend_tokenizer.to_str()  # the cap is for training alone
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "wordpiece"])
+def test_every_algorithm_trains_alike_twice(store: Store, prose: list[str], algorithm: str) -> None:
+    first = train(store, prose, vocab_size=800, algorithm=algorithm, name="a")
+    again = train(store, lambda: prose, vocab_size=800, algorithm=algorithm, name="b", overwrite=True)
+    shared = {first.token(id) for id in range(800)} & {again.token(id) for id in range(800)}
+    assert len(shared) > 720
+    assert (first.hash == again.hash) or algorithm != "bpe"
+    assert (first.algorithm, first.vocab_size) == (algorithm, 800)
+    assert (first.bos_id, first.eos_id, first.pad_id) == (0, 0, 1)
+    assert load(store, "a").encode("The statement") == first.encode("The statement")
+    ids = first.encode("<|endoftext|>")
+    assert not set(ids) & set(first.special_tokens.values())
+    assert first.encode("<|endoftext|>", allow_special=True) == [0]
+    assert len(first.encode("statement")) <= 3  # words of the text have become tokens
+
+
+def test_unigram_brings_back_every_text(store: Store, prose: list[str]) -> None:
+    tokenizer = train(store, prose, vocab_size=700, algorithm="unigram", digits="single", name="u")
+    assert tokenizer.lossless
+    texts = [*HARD_TEXTS, *fuzz_texts(100, seed=7)]
+    encoded = tokenizer.encode_batch(texts)
+    assert [tokenizer.decode(ids) for ids in encoded] == texts
+    assert [b"".join(map(tokenizer.token_bytes, ids)) for ids in encoded] == [text.encode() for text in texts]
+    assert [tokenizer.token_text(id) for id in tokenizer.encode("1234")] == ["1", "2", "3", "4"]
+    assert {tokenizer.token_bytes(id) for id in range(700)} >= {bytes([byte]) for byte in range(256)}
+    scores = [tokenizer.score(id) or 0 for id in range(2, 700)]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_wordpiece_is_as_berts(store: Store, prose: list[str]) -> None:
+    tokenizer = train(store, prose, vocab_size=700, algorithm="wordpiece", digits="single", name="w")
+    assert tokenizer.special_tokens == {"<|endoftext|>": 0, "<|pad|>": 1, "[UNK]": 2}
+    assert not tokenizer.lossless
+    assert tokenizer.decode(tokenizer.encode("The statement, it is  12")) == "The statement , it is 1 2"
+    assert tokenizer.encode("\ue123") == [2]
+    other = tokenizer.as_transformers()
+    assert other("The statement, it is 12")["input_ids"] == tokenizer.encode("The statement, it is 12")
+    assert other.unk_token == "[UNK]"
+    assert load(store, "w").manifest.parameters["pattern"] is None  # type: ignore[union-attr]
+
+
+def test_texts_that_come_only_once(store: Store, prose: list[str]) -> None:
+    from_list = train(store, prose, vocab_size=400, name="a")
+    once = train(store, (text for text in [*prose]), vocab_size=400, name="b", overwrite=True)
+    assert once.hash == from_list.hash
+    assert once.manifest is not None
+    assert from_list.manifest is not None
+    assert once.manifest.parents == from_list.manifest.parents
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "wordpiece"])
+def test_other_algorithms_on_hardly_any_text(store: Store, algorithm: str) -> None:
+    tokenizer = train(store, ["ab"], vocab_size=300, algorithm=algorithm, name="t")
+    assert tokenizer.decode(tokenizer.encode("ab")) == "ab"
