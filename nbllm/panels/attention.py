@@ -152,7 +152,7 @@ class AttentionPanel(anywidget.AnyWidget):
         with self._lock:
             if kind == "off":  # each counts, also where several came at once
                 self._switch(content)
-            key = f"look{_side(content)}" if kind in ("look", "compare") else kind
+            key = f"snapshot {content.get('view')}" if kind == "snapshot" else kind
             self._wishes.pop(key, None)
             self._wishes[key] = {**content, "do": kind}
         self._wake.set()
@@ -195,7 +195,7 @@ class AttentionPanel(anywidget.AnyWidget):
             self._look_for_choices()
             self._say(self._doing)
         elif kind in ("look", "compare"):
-            self._look(_side(wish), dict(wish.get("wanted") or {}))
+            self._look(int(kind == "compare"), dict(wish.get("wanted") or {}))
         elif not self.sides:
             return
         elif kind == "head":
@@ -367,10 +367,6 @@ class AttentionPanel(anywidget.AnyWidget):
             attention_face.as_html(self.sides, self.layer, self.head, **parts),
             attention_face.as_text(self.sides, self.layer, self.head, **parts),
         )
-
-
-def _side(content: dict[str, Any]) -> int:
-    return 1 if content.get("do") == "compare" else 0
 
 
 def _wanted(asked: dict[str, Any], before: Wanted) -> Wanted:

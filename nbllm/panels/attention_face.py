@@ -29,6 +29,7 @@ _MAP_BYTES = 90_000
 _SHEET_BYTES = 70_000
 _LABEL_ROOM = 96
 _LABELLED = 40
+_THUMBNAIL = 32
 _MOST_ROWS = 300
 
 
@@ -132,7 +133,8 @@ def _sheet(side: Side, layer: int, head: int) -> str:
     """All heads in one image, the chosen one framed."""
     thumbnails = side.thumbnails()
     layers, heads, full, _ = thumbnails.shape
-    size, pixels, image = full, attention_scale.sheet(thumbnails, full), b""
+    size = min(full, _THUMBNAIL)
+    pixels = attention_scale.sheet(thumbnails, size)
     while True:
         image = attention_scale.png(pixels)
         if len(image) <= _SHEET_BYTES or size <= 8:

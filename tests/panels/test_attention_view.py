@@ -42,8 +42,7 @@ def ask(panel, **content):
     """Sends a message as the page does; returns the last answer and its buffers by name."""
     panel.told.clear()
     panel._receive(None, content, [])
-    wait_until(lambda: panel.told and panel.told[-1][0]["state" if "row" not in content.values() else "rows"])
-    wait_until(lambda: not panel._wishes and panel._doing == "idle")
+    wait_until(lambda: panel.told and panel.told[-1][0].get("state", {"doing": "idle"})["doing"] == "idle")
     content, buffers = panel.told[-1]
     return content, dict(zip(content["names"], buffers, strict=True))
 
