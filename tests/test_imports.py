@@ -30,6 +30,7 @@ ALLOWED = {
     "bench": {"errors", "store", "ops", "model", "adapters", "tokenizer", "sample", "export", "panels"},
     "doctor": {
         "errors", "store", "corpus", "tokenizer", "shards", "ops", "model", "adapters", "sample", "evaluate", "train",
+        "panels",
     },
     "sessions": {
         "errors", "store", "corpus", "tokenizer", "shards", "model", "adapters", "sample", "evaluate", "export",
@@ -37,7 +38,7 @@ ALLOWED = {
     },
     # completion looks names up in the tables of presets, recipes and stages
     "commands": {"errors", "store", "sessions", "model.presets", "corpus.recipe", "corpus.stages"},
-    "panels": {"errors", "sessions", "sample.parameters"},
+    "panels": {"errors", "sessions", "sample.parameters", "tokenizer"},
     "magics": {"errors", "sessions", "commands", "panels", "train"},
     "__main__": {"errors", "commands"},
 }  # fmt: skip

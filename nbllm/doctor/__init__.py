@@ -1,6 +1,7 @@
 """The doctor: findings about a model's output, each with evidence and a remedy. It may know every room."""
 
+from nbllm.doctor.asked import Asked
 from nbllm.doctor.diagnosis import Diagnosis
 from nbllm.doctor.finding import Finding
 
-__all__ = ["Diagnosis", "Finding"]
+__all__ = ["Asked", "Diagnosis", "Finding"]

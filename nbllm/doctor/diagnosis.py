@@ -8,7 +8,10 @@ from html import escape
 
 from nbllm.doctor.finding import SEVERITIES, Finding
 
-_BOX = "font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);font-variant-numeric:tabular-nums"
+_CHIPS = {"serious": "bad", "warning": "warn", "hint": ""}
+_MARKS = {"serious": "✕", "warning": "!", "hint": "i"}
+_LINE = "padding:8px 0;border-top:1px solid var(--nb-line)"
+_CODE = "display:block;margin-top:4px;padding:4px 8px;background:var(--nb-bg2);border-radius:4px;user-select:all"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -46,9 +49,24 @@ class Diagnosis:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        items = "".join(
-            f"<li><b>[{escape(one.severity)}] {escape(one.name)}</b>: {escape(one.evidence)}. "
-            f"{escape(one.remedy)}: <code>{escape(one.command)}</code></li>"
-            for one in self.findings
+        from nbllm.panels.face import chip, wrap
+
+        count = len(self.findings)
+        status = (
+            chip(f"{count} finding{'' if count == 1 else 's'}", "!", _CHIPS[self.findings[0].severity])
+            if count
+            else chip("nothing found", "✓", "ok")
         )
-        return f'<div class="nbllm-doctor" style="{_BOX}">{escape(self.heading)}<ul>{items}</ul></div>'
+        items = "".join(
+            f'<div role="listitem" style="{_LINE if place else "padding-bottom:8px"}">'
+            f"{chip(one.severity, _MARKS[one.severity], _CHIPS[one.severity])} <strong>{escape(one.name)}</strong>"
+            f'<div style="margin-top:3px">{escape(one.evidence)}.</div>'
+            f'<div style="margin-top:3px" class="nbllm-dim">{escape(one.remedy)}:</div>'
+            f'<code class="nbllm-mono" style="{_CODE}">{escape(one.command)}</code></div>'
+            for place, one in enumerate(self.findings)
+        )
+        body = f'<div class="nbllm-body" role="list" aria-label="findings">{items}</div>' if items else ""
+        return wrap(
+            f'<div class="nbllm-head"><strong>Doctor</strong>{status}'
+            f'<span class="nbllm-dim">checked: {escape(", ".join(self.checked))}</span></div>{body}'
+        )

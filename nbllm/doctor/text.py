@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nbllm.doctor.asked import Asked
 from nbllm.doctor.finding import Finding
 from nbllm.sample import Generation, SamplingParameters, generate
 from nbllm.tokenizer import Tokenizer
@@ -46,22 +47,22 @@ def tail_period(tokens: Sequence[int]) -> tuple[int, int]:
     return best
 
 
-def text_findings(model: Any, tokenizer: Tokenizer, generation: Generation) -> list[Finding]:
+def text_findings(model: Any, tokenizer: Tokenizer, generation: Generation, asked: Asked) -> list[Finding]:
     """A text that loops; a text whose tokens the model itself finds improbable (needs a trace)."""
     tokens = generation.tokens
     if len(tokens) < _LEAST:
         return []
     share, (period, covered) = repeated_share(tokens), tail_period(tokens)
     if share >= _LOOPING or covered >= max(_LEAST, len(tokens) // 2):
-        return [_loops(model, tokenizer, generation, share, period, covered)]
+        return [_loops(model, tokenizer, generation, asked, share, period, covered)]
     if generation.trace is None:
         return []
     far = _far(generation)
-    return [_falls_apart(model, tokenizer, generation, far)] if far >= _FAR_SHARE else []
+    return [_falls_apart(model, tokenizer, generation, asked, far)] if far >= _FAR_SHARE else []
 
 
 def _loops(
-    model: Any, tokenizer: Tokenizer, generation: Generation, share: float, period: int, covered: int
+    model: Any, tokenizer: Tokenizer, generation: Generation, asked: Asked, share: float, period: int, covered: int
 ) -> Finding:
     old = generation.parameters
     penalty = 1.3 if old.repetition_penalty >= 1.1 else 1.1
@@ -76,11 +77,11 @@ def _loops(
         evidence=f"{share:.0%} of the 4-grams of {len(generation.tokens)} tokens stood there before{tail}; sampled "
         f"again with these settings and the same seed, {after:.0%} instead of {before:.0%} in the first {_AGAIN}",
         remedy="Draw with a penalty" if after < before else "Settings alone don't mend it; the least bad",
-        command=command(generation, f"temperature={settings['temperature']:g}, repetition_penalty={penalty:g}"),
+        command=asked.line(generation, **settings),
     )
 
 
-def _falls_apart(model: Any, tokenizer: Tokenizer, generation: Generation, far: float) -> Finding:
+def _falls_apart(model: Any, tokenizer: Tokenizer, generation: Generation, asked: Asked, far: float) -> Finding:
     old = generation.parameters
     settings: dict[str, Any] = {"temperature": min(old.temperature, 0.7), "top_p": min(old.top_p, 0.9)}
     again = _again(model, tokenizer, generation, settings)
@@ -92,7 +93,7 @@ def _falls_apart(model: Any, tokenizer: Tokenizer, generation: Generation, far: 
         f"temperature {old.temperature:g}; sampled again with these settings and the same seed, {after:.0%} and "
         f"{entropy_after:.2f} nats",
         remedy="Draw closer to the model" if after < far else "Settings alone don't mend it; the least bad",
-        command=command(generation, f"temperature={settings['temperature']:g}, top_p={settings['top_p']:g}"),
+        command=asked.line(generation, **settings),
     )
 
 
@@ -118,10 +119,3 @@ def _first(generation: Generation, column: str) -> Any:
     assert generation.trace is not None
     steps = generation.trace.steps
     return np.asarray(steps[column])[np.asarray(steps["sample"]) == 0]
-
-
-def command(generation: Generation, settings: str) -> str:
-    """The line that samples the same prompt with other settings; exact for any prompt, its ids are given."""
-    prompt = repr(list(generation.prompt_tokens)) if len(generation.prompt_tokens) <= 8 else None
-    prompt = prompt or "nbllm.session().last_generation.prompt_tokens"
-    return f"nbllm.session().generate({prompt}, {settings})"

@@ -74,6 +74,8 @@ class Compiled:
         """Why the plain step is taken; None once the compiled one is."""
         self.failed = False
         """Whether making the package failed, now or in an earlier kernel: `try_again` forgets it."""
+        self.gave_up = False
+        """Whether something else went wrong that wasn't expected of this model."""
 
     @property
     def ready(self) -> bool:
@@ -101,7 +103,7 @@ class Compiled:
                 self._take_weights(weights)
             return self._run(forward, token, slots)
         except Exception as error:  # compilers fail in all kinds of ways; the plain step doesn't
-            self._give_up(_said(error))
+            self._give_up(_said(error), strange=True)
             return None
 
     def wait(self, timeout_s: float = 600.0) -> bool:
@@ -113,7 +115,7 @@ class Compiled:
                 try:
                     self._load()
                 except Exception as error:  # as in `step`
-                    self._give_up(_said(error))
+                    self._give_up(_said(error), strange=True)
             time.sleep(0.2)
         return self.ready
 
@@ -125,7 +127,7 @@ class Compiled:
         """Forgets that the compiled step failed or was switched off, also on disk."""
         if self._folder is not None:
             (self._folder / _FAILED).unlink(missing_ok=True)
-        self._over = self.failed = False
+        self._over = self.failed = self.gave_up = False
         self._process, self._folder, self._steps, self._compared = None, None, 0, 0
         self._taken = None
         self.why_not = "it hasn't run for long enough"
@@ -233,13 +235,13 @@ class Compiled:
             if far <= _TOLERANCE.get(forward.model.dtype, 0.2):
                 self.why_not = None
             elif self._compared == _TRIES:  # after a single id a model in bfloat16 may be off by more, either way
-                self._give_up(f"its logits differ from the plain step's by {far:.2g} of their spread")
+                self._give_up(f"its logits differ from the plain step's by {far:.2g} of their spread", strange=True)
             return plain
         slots.length += 1
         return logits
 
-    def _give_up(self, reason: str, *, failed: bool = False) -> None:
-        self._over, self.failed = True, failed
+    def _give_up(self, reason: str, *, failed: bool = False, strange: bool = False) -> None:
+        self._over, self.failed, self.gave_up = True, failed, strange
         self._runner, self._weights = None, {}
         self.why_not = reason
 
@@ -283,7 +285,7 @@ def _job(model: Any) -> dict[str, Any] | None:
     import transformers
 
     config = model.config
-    if Slots.layers_of(config) is None or not type(model).__module__.startswith("transformers."):
+    if not type(model).__module__.startswith("transformers.") or Slots.layers_of(config) is None:
         return None
     device = model.get_input_embeddings().weight.device.type
     capability = torch.backends.cpu.get_cpu_capability() if device == "cpu" else str(torch.cuda.get_device_name())

@@ -32,6 +32,7 @@ class Sampling(Pointers):
     last_generation: Generation | None = None
     """What `generate` made last with the torch backend."""
     _last_made_with: tuple[ModelReference, str | None, str | None]  # model, adapter, quantize
+    _last_asked: tuple[str | None, dict[str, Any]]  # the prompt's text and the options, as they were given
 
     def generate(
         self,
@@ -82,6 +83,7 @@ class Sampling(Pointers):
             else:
                 name = self._chosen_adapter(model, adapter)
                 loaded, tokenizer = self.models.runtime(self._chosen(model, checkpoint), name, backend=backend)
+            asked = prompt if isinstance(prompt, str) else None
             if chat:
                 prompt = chat_prompt(tokenizer, prompt if isinstance(prompt, str) else tokenizer.decode(prompt))
             if backend == "vllm":
@@ -106,6 +108,8 @@ class Sampling(Pointers):
                 self.last_generation = generation
                 made_by = self._chosen(model, checkpoint)
                 self._last_made_with = made_by, self._chosen_adapter(model, adapter), quantize
+                options = {"model": model, "checkpoint": checkpoint, "adapter": adapter, "quantize": quantize}
+                self._last_asked = asked, options | {"chat": chat and asked is not None}
             return generation
 
     def diagnose(self, prompt: str | Sequence[int] | None = None, **options: Any) -> Diagnosis:
@@ -114,17 +118,51 @@ class Sampling(Pointers):
         Args:
             prompt: sample this first, with its trace.
             options: as for `generate`.
+
+        Each finding's line asks for the same model, adapter, weights and settings. Where something looks slow, the
+        remedy is tried for some seconds.
         """
+        from nbllm.doctor import Asked
         from nbllm.doctor.diagnose import diagnose
+        from nbllm.doctor.fit import no_template
 
         with self.lock:
+            untold = False
             if prompt is not None:
-                self.generate(prompt, trace=True, **options)
+                if options.get("chat"):
+                    which = {name: options.get(name) for name in ("model", "checkpoint", "adapter")}
+                    untold = not self.load_model(**which)[1].chat_template
+                self.generate(prompt, trace=True, **{**options, "chat": bool(options.get("chat")) and not untold})
             if self.last_generation is None:
                 raise NotFoundError("There is no text yet", next='Type %llm_doctor "a prompt"')
             reference, adapter, quantize = self._last_made_with
             loaded, tokenizer = self.models.load(reference, adapter=adapter, quantize=quantize)
-            return diagnose(loaded, tokenizer, self.last_generation)
+            text, given = self._last_asked
+            asked = Asked(prompt=text, options=given, defaults=self.sampling)
+            more = (no_template(tokenizer, self.last_generation, asked),) if untold else ()
+            return diagnose(loaded, tokenizer, self.last_generation, asked, more=more)
+
+    def compile_again(self, **options: Any) -> str:
+        """Forgets that compiling the current model's decode step failed, compiles it now and waits: minutes.
+
+        Args:
+            options: `model`, `checkpoint`, `adapter`, `quantize`, as for `load_model`.
+
+        Returns:
+            How it went, in one line.
+
+        Raises:
+            RunError: it failed again; the message says why.
+        """
+        from nbllm.sample.forward import Forward
+
+        with self.lock:
+            loaded, _ = self.load_model(**options)
+            state = Forward.of(loaded).compiled
+            state.try_again()
+            if not state.wait():
+                raise RunError(f"The decode step isn't compiled: {state.why_not}", next="The plain step goes on")
+        return "The decode step is compiled, and is taken from now on."
 
     def generate_many(
         self,

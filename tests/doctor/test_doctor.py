@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedConfig
 
-from nbllm.doctor import Diagnosis, Finding
+from nbllm.doctor import Asked, Diagnosis, Finding, memory, slow
 from nbllm.doctor.diagnose import diagnose
 from nbllm.doctor.text import repeated_share, tail_period
 from nbllm.sample import Generation, SamplingParameters, generate
@@ -18,6 +18,14 @@ from nbllm.store import Store
 from nbllm.tokenizer import Tokenizer, train
 
 TEMPLATE = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}"
+
+
+@pytest.fixture(autouse=True)
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many threads as cores, much memory, and no clock."""
+    monkeypatch.setattr(slow, "cores", torch.get_num_threads)
+    monkeypatch.setattr(slow, "pace", lambda model, ids: (1.0, []))
+    monkeypatch.setattr(memory, "memory_of", lambda device: (10**10, 10**10))
 
 
 class Table(torch.nn.Module):
@@ -79,7 +87,10 @@ def test_a_loop_is_shown_with_what_mends_it(tokenizer: Tokenizer) -> None:
     found = next(one for one in diagnose(model, tokenizer, generation) if one.name == "the text loops")
     assert found.severity == "serious"
     assert found.remedy == "Draw with a penalty"
-    assert found.command == "nbllm.session().generate([70, 71], temperature=0.8, repetition_penalty=1.1)"
+    assert found.command == (
+        "nbllm.session().generate([70, 71], max_new_tokens=64, greedy=False, repetition_penalty=1.1, "
+        "temperature=0.8, top_p=0.95, beams=1)"
+    )
     share = repeated_share(generation.tokens)
     assert found.evidence.startswith(f"{share:.0%} of the 4-grams of 64 tokens")
 
@@ -89,14 +100,15 @@ def test_a_hot_text_falls_apart(tokenizer: Tokenizer) -> None:
     found = next(one for one in diagnose(model, tokenizer, generation) if one.name == "the text falls apart")
     assert found.severity == "serious"
     assert "at temperature 50; sampled again with these settings and the same seed, 0% and" in found.evidence
-    assert found.command.endswith("temperature=0.7, top_p=0.9)")
+    assert found.command.endswith("max_new_tokens=64, temperature=0.7, top_p=0.9)")
 
 
 def test_nothing_found_says_what_was_checked(tokenizer: Tokenizer) -> None:
     found = diagnose(*(lambda model, one: (model, tokenizer, one))(*said(tokenizer, "plain")))
     assert len(found) == 0
     assert str(found) == (
-        "Nothing found · checked: loops, ranks and entropy, vocabulary and special tokens, chat template, context"
+        "Nothing found · checked: loops, ranks and entropy, vocabulary and special tokens, unknown tokens, "
+        "chat template, context, memory, attention, dtype, threads and compiled step"
     )
 
 
@@ -118,9 +130,15 @@ def test_special_ids(tokenizer: Tokenizer) -> None:
 def test_a_chat_template_that_was_left_out(tokenizer: Tokenizer) -> None:
     model, generation = said(tokenizer, "plain")
     chat = Tokenizer(tokenizer.definition, config=tokenizer.config, chat_template=TEMPLATE, name="chat")
-    assert names(model, chat, generation) == ["a chat model without its template"]
-    asked = replace(generation, prompt_tokens=(chat.special_tokens["<|user|>"], 70))
-    assert names(model, chat, asked) == []
+    asked = Asked(prompt="Why?", options={"model": "my model"})
+    question = replace(generation, prompt="Why?")
+    found = diagnose(model, chat, question, asked)
+    assert [one.name for one in found] == ["a chat model without its template"]
+    assert found.findings[0].command == (
+        '%llm_generate "Why?" --model "my model" --chat --max-new-tokens 40 --temperature 1'
+    )
+    assert names(model, chat, generation) == []  # a text to continue is no question
+    assert names(model, chat, replace(question, prompt_tokens=(chat.special_tokens["<|user|>"], 70))) == []
 
 
 def test_the_context(tokenizer: Tokenizer) -> None:
@@ -139,6 +157,6 @@ def test_worst_first_and_escaped() -> None:
     found = Diagnosis(findings=(one, replace(one, name="bad", severity="serious")), checked=("<p>",))
     assert [finding.severity for finding in found] == ["serious", "hint"]
     html = found._repr_html_()
-    assert not any(tag in html for tag in ("<i>", "<u>", "<s>", "<p>", "<b><b>"))
-    assert "[serious] bad" in html
+    assert not any(tag in html for tag in ("<i>", "<u>", "<s>", "<p>", "<b>"))
+    assert html.index("serious") < html.index("&lt;b&gt;")
     assert str(found).splitlines()[1] == "[serious] bad: <i>. <u>: <s>"
