@@ -14,6 +14,7 @@ from typing import Any
 
 from nbllm.commands import Command
 from nbllm.commands.attention import AttentionRequest
+from nbllm.commands.lens import LensRequest
 from nbllm.commands.options import Arguments
 from nbllm.commands.panel import PanelRequest
 
@@ -22,6 +23,8 @@ _TYPES = (
     ("nbllm.train.run", "Run"),
     ("nbllm.sample.generation", "Generation"),
     ("nbllm.inspect.attention", "AttentionMaps"),
+    ("nbllm.inspect.lens", "LogitLens"),
+    ("nbllm.tokenizer.strip", "TokenStrip"),
 )
 
 
@@ -67,8 +70,10 @@ class Display:
         self._shown: set[int] = set()
         formatter = shell.display_formatter.ipython_display_formatter
         formatter.for_type_by_name(*_TYPES[0], self._run_again)
-        formatter.for_type_by_name(*_TYPES[1], self._generation_again)
+        formatter.for_type_by_name(*_TYPES[1], self._text_again)
         formatter.for_type_by_name(*_TYPES[2], self._attention_again)
+        formatter.for_type_by_name("nbllm.inspect.lens", "LogitLens", self._lens_again)
+        formatter.for_type_by_name(*_TYPES[3], self._text_again)
         shell.events.register("pre_run_cell", self._new_cell)
 
     def remove(self) -> None:
@@ -110,9 +115,18 @@ class Display:
         if isinstance(result, AttentionRequest):
             self._attention(result, session)
             return result.maps
+        if isinstance(result, LensRequest):
+            self._lens(result.lens, session, text=result.text, wanted=result.source)
+            return result.lens
         kind = (type(result).__module__, type(result).__name__)
         if kind == _TYPES[0] and id(result) not in self._shown:
             self._show_run(result)
+        if kind == _TYPES[3]:
+            if not self.live:
+                return result
+            from nbllm.panels import show_tokenizer
+
+            show_tokenizer(session, text=result.text)
         if kind in _TYPES:
             self._shown.add(id(result))
         return result
@@ -144,6 +158,10 @@ class Display:
             from nbllm.panels import show_attention
 
             show_attention(session)
+        elif name == "tokenizer":
+            from nbllm.panels import show_tokenizer
+
+            show_tokenizer(session)
         else:
             from nbllm.panels import show_generate
 
@@ -169,6 +187,18 @@ class Display:
             self._shown.add(id(maps))
             show_attention(nbllm.session(), wanted=Wanted(text="".join(maps.tokens)), maps=maps)
 
+    def _lens(self, lens: Any, session: Any, *, text: str, wanted: dict[str, Any] | None = None) -> None:
+        from nbllm.panels import show_lens
+
+        self._shown.add(id(lens))
+        show_lens(session, lens, text=text, wanted=wanted)
+
+    def _lens_again(self, lens: Any) -> None:
+        import nbllm
+
+        if id(lens) not in self._shown:
+            self._lens(lens, nbllm.session(), text="".join(lens.tokens))
+
     def _new_cell(self, *_: Any) -> None:
         self._shown.clear()
 
@@ -176,11 +206,11 @@ class Display:
         if id(run) not in self._shown:
             self._show_run(run)
 
-    def _generation_again(self, generation: Any) -> None:
+    def _text_again(self, result: Any) -> None:
         from IPython.display import publish_display_data
 
-        if id(generation) not in self._shown:
-            data = {"text/plain": str(generation)}
-            if hasattr(generation, "_repr_html_"):
-                data["text/html"] = generation._repr_html_()
+        if id(result) not in self._shown:
+            data = {"text/plain": str(result)}
+            if hasattr(result, "_repr_html_"):
+                data["text/html"] = result._repr_html_()
             publish_display_data(data)

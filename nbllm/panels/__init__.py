@@ -11,16 +11,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbllm.panels.attention import show_attention
     from nbllm.panels.generate import show_generate
+    from nbllm.panels.lens import show_lens
     from nbllm.panels.registry import close_all
+    from nbllm.panels.tokenizer import show_tokenizer
     from nbllm.panels.train import show_run, static_html, static_text
 
-__all__ = ["close_all", "show_attention", "show_generate", "show_run", "static_html", "static_text"]
+__all__ = [
+    "close_all",
+    "show_attention",
+    "show_generate",
+    "show_lens",
+    "show_run",
+    "show_tokenizer",
+    "static_html",
+    "static_text",
+]
 
 _HOMES = {
     "close_all": "registry",
     "show_attention": "attention",
     "show_generate": "generate",
+    "show_lens": "lens",
     "show_run": "train",
+    "show_tokenizer": "tokenizer",
     "static_html": "train",
     "static_text": "train",
 }

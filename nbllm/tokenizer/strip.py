@@ -10,11 +10,15 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TypedDict
 
+from nbllm.tokenizer.hints import hints
 from nbllm.tokenizer.tokenizer import Tokenizer
 from nbllm.tokenizer.visible import describe, visible
 
 _SHOWN_TOKENS = 2000
+_SHOWN_BYTES = 250_000
+_SHOWN_HINTS = 6
 _TINTS = ("0,114,178", "213,94,0", "0,158,115", "138,79,158", "230,159,0")
 _STYLE = (
     ".nbllm-strip{font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);"
@@ -118,7 +122,9 @@ class TokenStrip:
             notes.append(
                 "The text ends in spaces: a model usually expects the space at the beginning of the next token instead"
             )
-        return notes
+        odd = [hint.message for hint in hints(self.text, self.tokens)]
+        rest = [f"… and {len(odd) - _SHOWN_HINTS:,} more odd splits"] if len(odd) > _SHOWN_HINTS else []
+        return [*notes, *odd[:_SHOWN_HINTS], *rest]
 
     def _difference(self) -> str:
         pairs = zip(self.text, self.decoded, strict=False)
@@ -148,22 +154,24 @@ class TokenStrip:
         return str(self)
 
     def _repr_html_(self) -> str:
-        shown = [token for group in self.groups for token in group][:_SHOWN_TOKENS]
-        number = {id(token): i for i, token in enumerate(shown)}
-        parts = []
+        parts: list[str] = []
+        shown = room = 0
         for group in self.groups:
-            spans = [self._span(token, number[id(token)]) for token in group if id(token) in number]
-            if not spans:
-                break
+            spans = [self._span(token, shown + i) for i, token in enumerate(group)]
+            part = "".join(spans)
             if len(group) > 1:
                 title = f"{len(group)} tokens share {self._shared(group)}"
                 whole = escape(visible(self.text[group[0].start : group[-1].end]))
-                whole = f'<span class="nb-c">{whole}</span>'
-                parts.append(f'<span class="nb-g" title="{escape(title)}">{whole}{"".join(spans)}</span>')
-            else:
-                parts.extend(spans)
-        if len(shown) < len(self.tokens):
-            parts.append(f"<div>… and {len(self.tokens) - len(shown):,} more</div>")
+                part = f'<span class="nb-g" title="{escape(title)}"><span class="nb-c">{whole}</span>{part}</span>'
+            room += len(part.encode())
+            if shown + len(group) > _SHOWN_TOKENS or room > _SHOWN_BYTES:
+                break
+            parts.append(part)
+            shown += len(group)
+        if shown < len(self.tokens):
+            parts.append(
+                f"<div>… and {len(self.tokens) - shown:,} more tokens, left out to keep the notebook small</div>"
+            )
         notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
         return (
             f'<div class="nbllm-strip"><style>{_STYLE}</style>'
@@ -198,23 +206,31 @@ def inspect(tokenizer: Tokenizer, text: str, *, allow_special: bool = False) -> 
     """
     ids, offsets = tokenizer.encode_with_offsets(text, allow_special=allow_special)
     special = set(tokenizer.special_tokens.values())
-    tokens = []
-    for id, (start, end) in zip(ids, offsets, strict=True):
+    known: dict[int, _Known] = {}
+    for id in set(ids):
         merge = tokenizer.merge(id)
-        tokens.append(
-            StripToken(
-                id=id,
-                text=tokenizer.token_text(id),
-                bytes=tokenizer.token_bytes(id),
-                start=start,
-                end=end,
-                special=id in special,
-                merge=merge and (merge[0], visible(merge[1]), visible(merge[2])),
-            )
+        known[id] = _Known(
+            id=id,
+            text=tokenizer.token_text(id),
+            bytes=tokenizer.token_bytes(id),
+            special=id in special,
+            merge=merge and (merge[0], visible(merge[1]), visible(merge[2])),
         )
     return TokenStrip(
         tokenizer_name=tokenizer.name,
         text=text,
         decoded=tokenizer.decode(ids, skip_special=False),
-        tokens=tuple(tokens),
+        tokens=tuple(
+            StripToken(**known[id], start=start, end=end) for id, (start, end) in zip(ids, offsets, strict=True)
+        ),
     )
+
+
+class _Known(TypedDict):
+    """What is the same wherever a token stands."""
+
+    id: int
+    text: str
+    bytes: bytes
+    special: bool
+    merge: tuple[int, str, str] | None
