@@ -9,7 +9,10 @@ Legend: B texts.
 from __future__ import annotations
 
 import dataclasses
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -17,8 +20,9 @@ from typing import Any
 
 from nbllm.bench.measure import Timing, bandwidth, decode, growth, read_bytes, weight_bytes
 from nbllm.bench.result import Bench, BenchRow
-from nbllm.errors import NbllmError, UsageError, did_you_mean
+from nbllm.errors import NbllmError, RunError, UsageError, did_you_mean
 from nbllm.model import dtype_name, quantize
+from nbllm.sample.compiled import allowed
 from nbllm.sample.forward import Forward
 
 _TORCH = ("eager", "compiled", "int8", "int4")
@@ -26,8 +30,19 @@ BACKENDS = (*_TORCH, "onnx", "llamacpp", "vllm", "tensorrt")
 _NAMES = {"onnx": "ONNX Runtime", "llamacpp": "llama.cpp", "vllm": "vLLM", "tensorrt": "TensorRT"}
 _PACKAGES = {"onnx": "onnxruntime", "llamacpp": "llama-cpp-python", "tensorrt": "onnxruntime-gpu"}
 _ROUNDS = 3
+_LOAD_S = 300
 Load = Callable[[str], Any]
 """From a backend's name to its runtime."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a model lies."""
+
+    path: str
+    """Its folder, file or hub name."""
+    adapter: str | None = None
+    """The folder of what is attached to it."""
 
 
 def compare(
@@ -40,6 +55,7 @@ def compare(
     new_tokens: int = 64,
     batch: Sequence[int] = (1, 8),
     compile: bool = True,
+    source: Source | None = None,
 ) -> Bench:
     """Measures a model.
 
@@ -52,6 +68,7 @@ def compare(
         new_tokens: tokens made a text.
         batch: how many texts at once, each.
         compile: wait for the compiled step, minutes where it isn't on disk yet.
+        source: where the model lies; PyTorch's rows then get their load time and memory, each in a process of its own.
 
     Raises:
         UsageError: an unknown backend, or numbers below 1, or more tokens than the context has.
@@ -67,15 +84,17 @@ def compare(
         raise UsageError(f"Prompt and {new_tokens} tokens are more than the context of {reference.context:,}")
     reference.compiled.switch_off()
     wanted = decode(reference, prompt, 1, new_tokens).tokens
-    entries = [_load(backend, model, load, prompt, compile) for backend in chosen]
+    entries = [_load(backend, model, load, prompt, compile, source) for backend in chosen]
     speed = 0.0
-    for _ in range(_ROUNDS):
-        speed = max(speed, bandwidth(model.device.type))
+    try:
+        for _ in range(_ROUNDS):
+            speed = max(speed, bandwidth(model.device.type))
+            for entry in entries:
+                entry.measure(prompt, batch, new_tokens)
+        rows = tuple(entry.row(wanted, speed) for entry in entries)
+    finally:
         for entry in entries:
-            entry.measure(prompt, batch, new_tokens)
-    rows = tuple(entry.row(wanted, speed) for entry in entries)
-    for entry in entries:
-        entry.close()
+            entry.close()
     return Bench(
         model=name,
         device=_device(model),
@@ -126,7 +145,11 @@ class _Entry:
         if self._row.error is not None or not one:
             return self._row
         tokens = one[-1].tokens
-        same = next((i for i, (a, b) in enumerate(zip(tokens, wanted, strict=False)) if a != b), len(wanted))
+        common = min(len(tokens), len(wanted))  # a program that ended sooner agrees no further
+        same = next((i for i in range(common) if tokens[i] != wanted[i]), common)
+        if self._row.backend == "compiled" and not all(timing.compiled for timing in one):
+            why = self._runtime.compiled.why_not or "it stopped half-way"
+            return dataclasses.replace(self._row, error=f"The step isn't compiled: {why}")
         rounds = {
             size: tuple(timing.tokens_per_s for timing in timings if timing.tokens_per_s)
             for size, timings in self._timings.items()
@@ -150,47 +173,82 @@ class _Entry:
             self._runtime.close()
 
 
-def _load(backend: str, model: Any, load: Load, prompt: Sequence[int], compile: bool) -> _Entry:
+def _load(backend: str, model: Any, load: Load, prompt: Sequence[int], compile: bool, source: Source | None) -> _Entry:
     torch_row = BenchRow(backend=backend, name="PyTorch", precision=dtype_name(model.dtype), compiled=False)
     row = torch_row if backend in _TORCH else BenchRow(backend=backend, name=_NAMES[backend])
     try:
-        started = time.perf_counter()
-        with growth(model.device.type, children=backend == "vllm") as memory:
-            if backend in ("int8", "int4"):
-                made = quantize(model, backend)
-                row = dataclasses.replace(row, precision=backend)
-            else:
-                made = model
-            runtime = Forward(made) if backend in _TORCH else load(backend)
-            loaded_s = time.perf_counter() - started
-            note = _ready(runtime, backend, prompt, compile) if isinstance(runtime, Forward) else ""
-        return _Entry(
-            dataclasses.replace(
-                row,
-                load_s=loaded_s if backend not in ("eager", "compiled") else None,
-                peak_bytes=memory.peak_bytes if backend not in ("eager", "compiled") else None,
-                weight_bytes=weight_bytes(made) if isinstance(runtime, Forward) else None,
-                read_bytes=read_bytes(made) if isinstance(runtime, Forward) else None,
-                note=note,
-            ),
-            runtime,
-            made,
+        if backend not in _TORCH:
+            started = time.perf_counter()
+            with growth(model.device.type, children=backend == "vllm") as memory:
+                runtime = load(backend)
+                loaded_s = time.perf_counter() - started
+            return _Entry(dataclasses.replace(row, load_s=loaded_s, peak_bytes=memory.peak_bytes), runtime)
+        if backend in ("int8", "int4"):
+            made = quantize(model, backend)
+            row = dataclasses.replace(row, precision=backend)
+        else:
+            made = model
+        forward = Forward(made)
+        notes = [_ready(forward, backend, prompt, compile)]
+        if source is not None:
+            alone = _alone(source, made, prompt, compiled=forward.compiled.ready)
+            row = dataclasses.replace(row, load_s=alone.get("load_s"), peak_bytes=alone.get("peak_bytes"))
+            notes.append(str(alone.get("problem", "")))
+        row = dataclasses.replace(
+            row,
+            weight_bytes=weight_bytes(made),
+            read_bytes=read_bytes(made),
+            note="; ".join(filter(None, notes)),
         )
+        return _Entry(row, forward, made)
     except Exception as error:  # whatever another program raises
         return _Entry(_failed(row, error))
 
 
+def _alone(source: Source, model: Any, prompt: Sequence[int], *, compiled: bool) -> dict[str, Any]:
+    """Load time and memory as `load_worker` finds them; `problem` where it finds none."""
+    job = {
+        "path": source.path,
+        "adapter": source.adapter,
+        "dtype": dtype_name(model.dtype),
+        "device": str(model.device),
+        "quantize": getattr(model, "nbllm_quantized", None),
+        "compiled": compiled,
+        "prompt": list(prompt),
+    }
+    command = [sys.executable, "-m", "nbllm.bench.load_worker", json.dumps(job)]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_LOAD_S, check=True)
+        found: dict[str, Any] = json.loads(answer.stdout.strip().splitlines()[-1])
+        return found
+    except subprocess.CalledProcessError as error:
+        lines = str(error.stderr).strip().splitlines()
+        return {"problem": f"load not measured: {lines[-1][:150] if lines else 'no message'}"}
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        return {"problem": f"load not measured: {_one_line(error)[:150]}"}
+
+
 def _ready(runtime: Forward, backend: str, prompt: Sequence[int], compile: bool) -> str:
-    """Gets the step ready; what is to be known of it."""
+    """Gets the step ready; what is to be known of it. The row `compiled` has no other step to fall back on.
+
+    Raises:
+        UsageError: it is that row, and compiling wasn't to be waited for.
+        RunError: it is that row, and there is no compiled step.
+    """
+    if backend == "compiled" and not compile:
+        raise UsageError("Compiling wasn't to be waited for", next="Leave --no-compile out")
     if backend == "eager" or not compile:
         runtime.compiled.switch_off()
         return ""
-    if not runtime.compiled.wait():
-        return f"not compiled: {runtime.compiled.why_not}"
-    decode(runtime, prompt, 1, 3)  # the first step is compared with the plain one
-    if runtime.compiled.why_not is not None:
-        return f"not compiled: {runtime.compiled.why_not}"
-    return "one text at a time; several take the plain step"
+    if runtime.compiled.wait():
+        decode(runtime, prompt, 1, 3)  # the first step is compared with the plain one
+    if runtime.compiled.why_not is not None and not allowed():
+        runtime.compiled.why_not = "NBLLM_COMPILE is off"
+    if runtime.compiled.why_not is None:
+        return "one text at a time; several take the plain step"
+    if backend == "compiled":
+        raise RunError(f"The step isn't compiled: {runtime.compiled.why_not}")
+    return f"not compiled: {runtime.compiled.why_not}"
 
 
 def _whole(runtime: Any, prompt: Sequence[int], size: int, new_tokens: int) -> Timing:

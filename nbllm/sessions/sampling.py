@@ -391,10 +391,12 @@ class Sampling(Pointers):
             batch: how many texts at once, each.
             compile: wait for the compiled step, minutes where it isn't on disk yet.
         """
-        from nbllm.bench.compare import compare
+        from nbllm.bench.compare import Source, compare
 
         with self.lock:
             reference, adapter = self._chosen(model, None), self._chosen_adapter(model, None)
+            base = self.models.base_of(adapter, reference) if adapter else reference
+            folder = str(self.models.adapter_folder(adapter)) if adapter else None
             loaded, tokenizer = self.load_model(model=model)
             return compare(
                 loaded,
@@ -405,6 +407,7 @@ class Sampling(Pointers):
                 new_tokens=new_tokens,
                 batch=batch,
                 compile=compile,
+                source=Source(path=self.models.path(base), adapter=folder),
             )
 
     def export(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nbllm.bench import Bench, BenchRow
-from nbllm.bench.compare import compare
+from nbllm.bench.compare import Source, compare
+from nbllm.bench.measure import decode
 from nbllm.errors import UsageError
+from nbllm.sample.forward import Forward
 
 
 def tiny() -> Any:
@@ -68,3 +72,41 @@ def test_a_row_without_numbers_has_its_remedy() -> None:
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(UsageError, match="int8"):
         compare(tiny(), missing, name="x", prompt=[1], backends=["int9"])
+
+
+def test_load_and_memory_are_measured_alone(tmp_path: Path) -> None:
+    model = tiny()
+    model.save_pretrained(tmp_path)
+    options: dict[str, Any] = {"name": "x", "prompt": [1], "new_tokens": 3, "batch": (1,)}
+    found = compare(model, missing, backends=["int8"], source=Source(path=str(tmp_path)), **options)
+    (row,) = found.rows
+    assert row.error is None
+    assert row.load_s is not None
+    assert row.load_s > 0
+    assert row.peak_bytes is not None
+    found = compare(model, missing, backends=["eager"], source=Source(path=str(tmp_path / "none")), **options)
+    assert found.rows[0].load_s is None
+    assert "load not measured" in found.rows[0].note
+
+
+def test_a_row_for_a_step_that_is_not_compiled_has_no_numbers() -> None:
+    options: dict[str, Any] = {"name": "x", "prompt": [1], "new_tokens": 3, "batch": (1,), "backends": ["compiled"]}
+    (row,) = compare(tiny(), missing, **options).rows
+    assert row.error == "The step isn't compiled: NBLLM_COMPILE is off"
+    assert not row.tokens_per_s
+    (row,) = compare(tiny(), missing, compile=False, **options).rows
+    assert row.problem == "Compiling wasn't to be waited for. Leave --no-compile out"
+
+
+def test_a_program_that_ends_sooner_agrees_no_further() -> None:
+    class Short:
+        def generate(self, prompts: Any, parameters: Any) -> Any:
+            return [SimpleNamespace(tokens=wanted[:2], tokens_per_s=5.0)]
+
+    wanted = compare_tokens(tiny(), [1], 4)
+    (row,) = compare(tiny(), lambda _: Short(), name="x", prompt=[1], new_tokens=4, batch=(1,), backends=["vllm"]).rows
+    assert row.agreement == (2, 4)
+
+
+def compare_tokens(model: Any, prompt: list[int], count: int) -> tuple[int, ...]:
+    return decode(Forward(model), prompt, 1, count).tokens
