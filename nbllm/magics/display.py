@@ -23,8 +23,9 @@ _TYPES = (
     ("nbllm.train.run", "Run"),
     ("nbllm.sample.generation", "Generation"),
     ("nbllm.inspect.attention", "AttentionMaps"),
-    ("nbllm.inspect.lens", "LogitLens"),
     ("nbllm.tokenizer.strip", "TokenStrip"),
+    ("nbllm.inspect.lens", "LogitLens"),
+    ("nbllm.inspect.architecture", "ModelSummary"),
 )
 
 
