@@ -15,7 +15,7 @@ def _run(call: Call) -> Any:
     arguments = call.arguments
     if "gguf_type" in arguments.given and arguments.to != "gguf":
         raise UsageError("--gguf-type belongs to --to gguf", received=arguments.to)
-    exported = call.session.export(arguments.folder, **arguments.only("to", "gguf_type", "overwrite"))
+    exported = call.session.export(arguments.folder, **arguments.only("to", "gguf_type", "overwrite", "push"))
     call.say(exported.message)
     return exported
 
@@ -31,6 +31,7 @@ COMMAND = Command(
             name="--gguf-type", help="the weights of a GGUF file", default="f16", choices=("f16", "bf16", "q8_0", "f32")
         ),
         Option(name="--overwrite", help="replace that folder", kind="flag"),
+        Option(name="--push", help="upload it to the Hugging Face hub as NAME or OWNER/NAME; a new one is private"),
     ),
     run=_run,
 )

@@ -37,6 +37,8 @@ class Exported:
     """The comparisons made; a difference would have raised."""
     missing: str | None = None
     """Why the format's own runtime didn't check it, and what to do, as a clause; None where it did."""
+    page: str | None = None
+    """The address of the hub's page that it was uploaded to."""
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -50,4 +52,6 @@ class Exported:
         parts = [f"Written to {self.file}", *map(str, self.checks)]
         if self.missing is not None:
             parts.append(self.missing)
+        if self.page is not None:
+            parts.append(f"uploaded to {self.page}")
         return "; ".join(parts) + "."

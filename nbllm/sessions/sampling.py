@@ -411,16 +411,31 @@ class Sampling(Pointers):
             )
 
     def export(
-        self, folder: str | Path, to: str = "hf", *, gguf_type: str = "f16", overwrite: bool = False
+        self,
+        folder: str | Path,
+        to: str = "hf",
+        *,
+        gguf_type: str = "f16",
+        overwrite: bool = False,
+        push: str | None = None,
     ) -> Exported:
-        """Writes the current model, merged with the current adapter, in a form that other tools load; see `export`."""
+        """Writes the current model, merged with the current adapter, in a form that other tools load; see `export`.
+
+        Args:
+            folder, to, gguf_type, overwrite: as for `export`.
+            push: the repository of the Hugging Face hub that the folder is uploaded to, `NAME` or `OWNER/NAME`;
+                private where it is new.
+        """
         from nbllm.export import export
+        from nbllm.export import push as hub
 
         with self.lock:
             reference, adapter = self.model, self.adapter
         if reference is None:
             raise NotFoundError("There is no model yet", next="Train one with %llm_train")
         chosen = self.models.adapter_folder(adapter) if adapter else None
-        return export(
+        target = hub.repository(push) if push else None
+        written = export(
             self.models.path(reference), Path(folder), to=to, adapter=chosen, gguf_type=gguf_type, overwrite=overwrite
         )
+        return written if target is None else dataclasses.replace(written, page=hub.push(written.folder, target))
