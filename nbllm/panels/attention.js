@@ -99,8 +99,11 @@ function render({ model, el: host }) {
     const query = Math.min(state.pinned, data.tokens.length - 1);
     const row = maps[0].rows.get(query) || Float32Array.from(data.tokens, (_, key) => mapWeight(data, query, key));
     keys.show(data.tokens, query, row);
-    lines.set(data.tokens);
-    lines.show(query, row);
+    requestAnimationFrame(() => {
+      if (maps[0].data !== data) return;
+      lines.set(data.tokens); // a long text's many tokens wait until the map is on the screen
+      lines.show(query, row);
+    });
   }
 
   function scaleByRow() {

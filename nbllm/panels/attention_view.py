@@ -85,6 +85,7 @@ class Side:
     def scores(self) -> NDArray[np.float32]:
         """float32 [L * H, 6], heads in order; NaN where a text has nothing to score, such as no repetition."""
         if self._scores is None:
+            self.thumbnails()  # one pass over all maps makes both
             table = self.maps.scores
             columns = [np.asarray(table.column(name).to_pylist(), dtype=np.float32) for name in SCORES]
             self._scores = np.stack(columns, axis=1)

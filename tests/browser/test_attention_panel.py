@@ -24,6 +24,7 @@ def test_heads_are_drawn_chosen_and_pointed_at(open_notebook):
     notebook.wait_for_text("layer 2 · head 1 · induction 0.61")
     notebook.wait_for_text(r"“␣table” \(19\) looks at")
     page, panel = notebook.page, notebook.panel
+    panel.locator(".nbllm-key").first.wait_for()
     assert HOSTILE in panel.locator(".nbllm-lines").inner_text(), "text from data stays text"
     assert page.evaluate("() => window.hacked ?? null") is None
 
