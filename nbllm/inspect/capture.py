@@ -1,0 +1,210 @@
+"""One forward pass that notes each layer's queries and keys: enough to work any head's attention out later.
+
+transformers' models ask a table for the function that attends. While a model is watched, that table's entry of ours is
+the one they find: it notes queries, keys and mask, attends, and lets single heads be switched off. Afterwards the model
+attends as before. Knows transformers' attention interface; nothing of tokens.
+
+Legend: T tokens, H query heads, K key/value heads, C head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nbllm.errors import UsageError
+from nbllm.sample.reading import evaluating
+
+_NAME = "nbllm_watched"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layer:
+    """What one layer's attention was computed from; on the CPU, in the model's dtype."""
+
+    index: int
+    """The layer's number in the model."""
+    query: Tensor
+    """[H, T, C], after position encoding."""
+    key: Tensor
+    """[K, T, C]."""
+    mask: Tensor | None
+    """Added to the scores, [T, T] or [H, T, T]; None: every token sees every other."""
+    scaling: float
+    """The scores' factor."""
+    softcap: float | None
+    """Scores are capped at this by a tangent (Gemma 2); None: not capped."""
+    sinks: Tensor | None
+    """[H], scores of a place that is no token and takes attention (gpt-oss); None: there is none."""
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.query.shape[0]
+
+    def scores(self, heads: slice) -> Tensor:
+        """The scores before the softmax, float32 [h, T, T] of a slice of the heads."""
+        share = self.heads // self.key.shape[0]
+        query = self.query[heads].float()
+        key = self.key.repeat_interleave(share, dim=0)[heads].float()
+        scores = query @ key.transpose(1, 2) * self.scaling
+        if self.softcap is not None:
+            scores = torch.tanh(scores / self.softcap) * self.softcap
+        if self.mask is not None:
+            scores = scores + (self.mask if self.mask.ndim == 2 else self.mask[heads]).float()
+        return scores
+
+    def weights(self, heads: slice = slice(None)) -> Tensor:
+        """Attention, float32 [h, T, T]; each row sums to 1 (to less where there is a sink)."""
+        scores = self.scores(heads)
+        if self.sinks is None:
+            return scores.softmax(-1)
+        sinks = self.sinks[heads].float()[:, None, None].expand(-1, scores.shape[1], 1)
+        return torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]
+
+
+@dataclass(kw_only=True, eq=False)
+class _Watch:
+    """What the attention function does during one pass."""
+
+    off: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Heads to switch off, by layer."""
+    note: bool = True
+    """Whether to note queries and keys."""
+    layers: list[Layer] = field(default_factory=list)
+    calls: int = 0
+
+
+_watch: ContextVar[_Watch | None] = ContextVar("watch", default=None)
+
+
+def run(
+    model: Any,
+    ids: Sequence[int],
+    *,
+    off: Mapping[int, Sequence[int]] | None = None,
+    note: bool = True,
+    attention_mask: Sequence[int] | None = None,
+) -> tuple[list[Layer], Tensor]:
+    """Runs the model over a text.
+
+    Args:
+        model: a causal or masked language model of transformers.
+        ids: T token ids.
+        off: heads whose output is set to zero, by layer.
+        note: whether the layers are wanted.
+        attention_mask: 0 for each token that is padding; None: there is none.
+
+    Returns:
+        The layers that attend (none where `note` is off), and the logits of the last token, float32 [V] on the CPU.
+
+    Raises:
+        UsageError: a model that doesn't attend through transformers' interface.
+    """
+    device = model.get_input_embeddings().weight.device
+    inputs: dict[str, Tensor] = {"input_ids": torch.tensor([list(ids)], device=device)}
+    if attention_mask is not None:
+        inputs["attention_mask"] = torch.tensor([list(attention_mask)], device=device)
+    with evaluating(model), _watched(model), _watching(_Watch(off=off or {}, note=note)) as watch:
+        logits = model(**inputs, use_cache=False).logits[0, -1].float().cpu()
+    if not watch.calls:
+        raise UsageError(
+            f"{type(model).__name__} doesn't attend through transformers' attention interface",
+            next="Choose another --model",
+        )
+    return watch.layers, logits
+
+
+@contextmanager
+def _watching(watch: _Watch) -> Iterator[_Watch]:
+    token = _watch.set(watch)
+    try:
+        yield watch
+    finally:
+        _watch.reset(token)
+
+
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[None]:
+    """The model attends through `_attend`; afterwards as before, whatever happened."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(_NAME, _attend)
+    AttentionMaskInterface.register(_NAME, eager_mask)
+    configs: dict[int, Any] = {
+        id(module.config): module.config
+        for module in model.modules()
+        if hasattr(getattr(module, "config", None), "_attn_implementation")
+    }
+    before = [(config, config._attn_implementation) for config in configs.values()]
+    try:
+        for config, _ in before:
+            config._attn_implementation = _NAME
+        yield
+    finally:
+        for config, name in before:
+            config._attn_implementation = name
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **_others: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention function: [1, H, T, C], [1, K, T, C] twice, to [1, T, H, C]."""
+    watch = _watch.get()
+    assert watch is not None
+    index = getattr(module, "layer_idx", None)
+    index = watch.calls if index is None else int(index)
+    watch.calls += 1
+    sinks = getattr(module, "sinks", None)
+    layer = Layer(
+        index=index,
+        query=query[0],
+        key=key[0],
+        mask=None if attention_mask is None else _one_mask(attention_mask),
+        scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        softcap=softcap,
+        sinks=sinks,
+    )
+    values = value[0].repeat_interleave(layer.heads // value.shape[1], dim=0).float()
+    output = (layer.weights() @ values).to(query.dtype)  # [H, T, C]
+    heads = list(watch.off.get(index, ()))
+    if heads:
+        output[heads] = 0
+    if watch.note:
+        watch.layers.append(_kept(layer, watch.layers))
+    return output.transpose(0, 1)[None].contiguous(), None
+
+
+def _one_mask(mask: Tensor) -> Tensor:
+    """[1, 1 or H, T, T] without what is 1."""
+    return mask[0, 0] if mask.shape[1] == 1 else mask[0]
+
+
+def _kept(layer: Layer, before: Sequence[Layer]) -> Layer:
+    """The layer on the CPU; layers with the same mask share it."""
+    mask = None if layer.mask is None else layer.mask.cpu()
+    if mask is not None:
+        mask = next((old.mask for old in before if old.mask is not None and torch.equal(old.mask, mask)), mask)
+    return Layer(
+        index=layer.index,
+        query=layer.query.cpu().clone(),
+        key=layer.key.cpu().clone(),
+        mask=mask,
+        scaling=layer.scaling,
+        softcap=layer.softcap,
+        sinks=None if layer.sinks is None else layer.sinks.detach().cpu().clone(),
+    )
