@@ -1,4 +1,4 @@
-"""Reads documents out of files: text, Markdown, JSON lines, JSON, CSV, TSV, Parquet and Arrow, compressed or not.
+"""Reads documents out of files: text, Markdown, JSON, CSV, Parquet, Arrow and HTML, compressed or not.
 
 A byte-order mark goes at the start of a file only. A row that can't be read is counted and named in the notes; a file
 that can't is an error. Lines end at \\n, \\r\\n and \\r only. Text files are read in pieces unless a file is one
@@ -29,7 +29,8 @@ from nbllm.errors import DataError, did_you_mean
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 _TEXT = (".txt", ".md")
-READABLE = (*_TEXT, ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+_HTML = (".html", ".htm")
+READABLE = (*_TEXT, ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", *_HTML)
 _LARGE_BYTES = 1_000_000
 _PIECE_CHARACTERS = 1 << 20
 _ROW_BYTES_SHOWN = 3
@@ -101,6 +102,8 @@ def read_file(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
             yield from _read_json(path, options, notes)
         elif kind in (".csv", ".tsv"):
             yield from _read_csv(path, "," if kind == ".csv" else "\t", options, notes)
+        elif kind in _HTML:
+            yield from _read_html(path)
         else:
             yield from _read_arrow(path, kind, options, notes)
     except UnicodeDecodeError as error:
@@ -189,6 +192,14 @@ def _read_text(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
         parts = pieces(file) if pieces else _by_marker(file, options.split)
         for number, text in enumerate(parts, 1):
             yield str(number), text
+
+
+def _read_html(path: Path) -> Iterator[Row]:
+    """The main text of a page; without one the document is empty, and counted as that."""
+    from nbllm.corpus.html_text import html_text
+
+    with _opened_text(path) as file:
+        yield "", html_text(file.read())
 
 
 def _by_line(file: io.TextIOWrapper) -> Iterator[str]:

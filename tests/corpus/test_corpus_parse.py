@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nbllm.corpus import RECIPES, STAGES, parse_stages
@@ -44,12 +46,17 @@ def test_an_unknown_function_says_how_to_define_it() -> None:
 
 def test_comments_and_blank_lines() -> None:
     stages = parse_stages(["# first", "", "  length   min=3 max=", "\t", "language en,zh min=.5", "pii drop"])
-    assert [stage.line() for stage in stages] == ["length min=3", "language en,zh min=0.5", "pii drop"]
+    assert [stage.line() for stage in stages] == [
+        "length min=3",
+        "language en,zh min=0.5",
+        "pii drop kinds=email,ip,iban,id,card,phone",
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in STAGES if name != "python"])
-def test_a_stage_says_itself_in_full(name: str) -> None:
-    line = f"{name} en" if name == "language" else name
+def test_a_stage_says_itself_in_full(name: str, tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("word", encoding="utf-8")
+    line = f"{name} {({'language': 'en', 'blocklist': tmp_path / 'words.txt'}).get(name, '')}".strip()
     (stage,) = parse_stages([line])
     assert parse_stages([stage.line()]) == [stage]
     assert parse_stages([stage.line(short=True)]) == [stage]

@@ -31,14 +31,15 @@ class DedupParagraph(GlobalStage):
 
     NAME: ClassVar = "dedup paragraph"
     SUMMARY: ClassVar = "of equal paragraphs in the corpus keeps the first"
+    UNIT: ClassVar = "paragraphs"
     keep: str = argument("first", "which copy stays", choices=_KEEP)
 
     def keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        hashes = [[_key(part) for part in paragraphs(text)] for text in batch["text"].to_pylist()]
-        return pa.record_batch({"row": batch["row"], "paragraphs": pa.array(hashes, pa.list_(pa.uint64()))})
+        hashes = [[self.key(part) for part in self.cut(text)] for text in batch["text"].to_pylist()]
+        return pa.record_batch({"row": batch["row"], self.UNIT: pa.array(hashes, pa.list_(pa.uint64()))})
 
     def settle(self, keys: pa.Table, texts: Texts) -> Settled:
-        chunks = keys["paragraphs"].chunks
+        chunks = keys[self.UNIT].chunks
         sizes = np.concatenate([chunk.value_lengths().to_numpy() for chunk in chunks])
         flat = pa.concat_arrays([chunk.flatten() for chunk in chunks])
         filled = np.flatnonzero(flat.is_valid().to_numpy(zero_copy_only=False))
@@ -58,20 +59,34 @@ class DedupParagraph(GlobalStage):
         offsets = np.concatenate(([0], np.cumsum(np.bincount(owner[positions], minlength=len(sizes)))))
         local = positions - starts[owner[positions]]
         found = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(local, pa.int32()))
-        return Settled(pa.table({"paragraphs": pa.array(sizes, pa.int32()), "copies": found}))
+        return Settled(pa.table({self.UNIT: pa.array(sizes, pa.int32()), "copies": found}))
 
     def edit(self, batch: pa.RecordBatch, scores: pa.RecordBatch) -> pa.Array | None:
         edited = []
         for text, copies in zip(batch["text"].to_pylist(), scores["copies"].to_pylist(), strict=True):
-            edited.append(_without(text, set(copies)) if copies else text)
+            edited.append(self._without(text, set(copies)) if copies else text)
         return pa.array(edited, pa.string())
 
+    def key(self, part: str) -> int | None:
+        """What makes two parts equal; None for a part that is never a copy."""
+        return paragraph_key(part)
 
-def _without(text: str, gone: set[int]) -> str:
-    return "\n\n".join(part for index, part in enumerate(paragraphs(text)) if index not in gone)
+    @staticmethod
+    def cut(text: str) -> list[str]:
+        """The parts of a text."""
+        return paragraphs(text)
+
+    @staticmethod
+    def join(parts: list[str]) -> str:
+        """A text of the parts that stay."""
+        return "\n\n".join(parts)
+
+    def _without(self, text: str, gone: set[int]) -> str:
+        return self.join([part for index, part in enumerate(self.cut(text)) if index not in gone])
 
 
-def _key(paragraph: str) -> int | None:
+def paragraph_key(paragraph: str) -> int | None:
+    """CCNet's key of a paragraph: 64 bits; None for nothing but punctuation."""
     normalised = _DIGIT.sub("0", unicodedata.normalize("NFC", paragraph).lower()).translate(_ignored())
     if not normalised:
         return None

@@ -11,25 +11,30 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nbllm.corpus.stage import Argument, Stage
+from nbllm.corpus.stages.blocklist import Blocklist
 from nbllm.corpus.stages.c4 import QualityC4
 from nbllm.corpus.stages.exact import DedupExact
 from nbllm.corpus.stages.fineweb import QualityFineweb
+from nbllm.corpus.stages.html import Html
 from nbllm.corpus.stages.language import Language
 from nbllm.corpus.stages.length import Length
+from nbllm.corpus.stages.line import DedupLine
 from nbllm.corpus.stages.minhash import DedupMinhash
+from nbllm.corpus.stages.mojibake import FixMojibake
 from nbllm.corpus.stages.normalize import Normalize
 from nbllm.corpus.stages.paragraph import DedupParagraph
 from nbllm.corpus.stages.pii import Pii
 from nbllm.corpus.stages.python import Python
 from nbllm.corpus.stages.quality import QualityGopher
 from nbllm.corpus.stages.repetition import RepetitionGopher
+from nbllm.corpus.stages.toxicity import Toxicity
 from nbllm.errors import NbllmError, NotFoundError, UsageError, did_you_mean
 
 STAGES: Mapping[str, type[Stage]] = {
     stage.NAME: stage
     for stage in (
-        *(Normalize, Language, Length, QualityGopher, QualityC4, QualityFineweb, RepetitionGopher),
-        *(DedupExact, DedupMinhash, DedupParagraph, Pii, Python),
+        *(Normalize, FixMojibake, Html, Language, Length, QualityGopher, QualityC4, QualityFineweb, RepetitionGopher),
+        *(DedupExact, DedupMinhash, DedupParagraph, DedupLine, Toxicity, Pii, Blocklist, Python),
     )
 }
 """By name; each has `SUMMARY` and `arguments()` (name -> Argument with default, summary, choices, positional)."""
