@@ -92,7 +92,9 @@ class Theirs:
         with torch.inference_mode():
             attentions = self.model(torch.tensor([ids]), output_attentions=True).attentions
         forward = time.perf_counter()
-        page = head_view([one.float() for one in attentions], [self.tokenizer.token_text(id) for id in ids], html_action="return")
+        page = head_view(
+            [one.float() for one in attentions], [self.tokenizer.token_text(id) for id in ids], html_action="return"
+        )
         ready = time.perf_counter()
         return {
             "bytes": len(page.data.encode()),
