@@ -13,7 +13,7 @@ from nbllm.errors import NotFoundError, UsageError, did_you_mean
 _FIRST_S, _EVERY_S = 5.0, 20.0
 _ACTIONS = {
     "train": "train on the current corpus, without its held-out part",
-    "load": "a name in the store, a transformers folder or a tokenizer.json file",
+    "load": "a stored name, a transformers folder, a tokenizer.json, .tiktoken or .model file, tiktoken:NAME",
     "inspect": "a text as coloured tokens with ids and bytes",
     "compare": "two or more tokenizers side by side on the current corpus",
     "report": "vocabulary, compression and round trip on the current corpus",
@@ -41,7 +41,9 @@ def _run(call: Call) -> Any:
             call.say(f"Vocabulary of {tokenizer.vocab_size:,} entries, by the size of the corpus.")
         return tokenizer
     if action == "load":
-        return session.load_tokenizer(_one(arguments.words, "load", "a name, folder or file"))
+        return session.load_tokenizer(
+            _one(arguments.words, "load", "a name, folder or file"), **arguments.only("pattern")
+        )
     if action == "compare":
         return session.compare_tokenizers(*arguments.words)
     if session.tokenizer is None:
@@ -87,7 +89,7 @@ COMMAND = Command(
         Option(
             name="--pattern",
             help="how text is cut before merging; gpt4 by default (wordpiece has its own way)",
-            choices=("gpt2", "gpt4", "llama3", "none"),
+            choices=("gpt2", "gpt4", "gpt4o", "llama3", "none"),
         ),
         Option(
             name="--digits",

@@ -138,10 +138,12 @@ class Session(Looking):
             self.tokenizer = tokenizer
         return tokenizer
 
-    def load_tokenizer(self, source: str) -> Tokenizer:
-        """Makes a tokenizer current: a name in the store, a transformers folder or a tokenizer.json file."""
+    def load_tokenizer(self, source: str, *, pattern: str | None = None) -> Tokenizer:
+        """Makes a tokenizer current: a name in the store, a folder, a file or `tiktoken:NAME`; see `tokenizer.load`."""
+        from nbllm.tokenizer import load
+
         with self.lock:
-            self.tokenizer = tokenizer = self.models.stored(self._load_tokenizer(source))
+            self.tokenizer = tokenizer = self.models.stored(load(self.store, source, pattern=pattern))
         return tokenizer
 
     def compare_tokenizers(self, *names: str, text: str | None = None) -> Comparison:

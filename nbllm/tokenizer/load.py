@@ -12,8 +12,10 @@ from typing import Any
 
 from nbllm.errors import DataError, NotFoundError, UsageError, did_you_mean
 from nbllm.store import Manifest, Store
+from nbllm.tokenizer import sentencepiece_files, tiktoken_files
 from nbllm.tokenizer.tokenizer import ROLES, Tokenizer
 
+_PIECES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 _GUESSES = {
     "bos": ("<|endoftext|>", "<|begin_of_text|>", "<s>", "<bos>", "[CLS]"),
     "eos": ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"),
@@ -22,13 +24,14 @@ _GUESSES = {
 }
 
 
-def load(store: Store, what: str | Path) -> Tokenizer:
+def load(store: Store, what: str | Path, *, pattern: str | None = None) -> Tokenizer:
     """The tokenizer that `what` names.
 
     Args:
         store: where names are looked up first.
-        what: the name of a stored tokenizer; a transformers folder; a tokenizer.json or GGUF file; the hub name of a
-            model (`HuggingFaceTB/SmolLM2-135M`).
+        what: the name of a stored tokenizer; a transformers folder; a tokenizer.json, .tiktoken, SentencePiece .model
+            or GGUF file; `tiktoken:NAME` from tiktoken's cache; the hub name of a model (`HuggingFaceTB/SmolLM2-135M`).
+        pattern: how a .tiktoken file's model cuts text, where the file isn't a published one.
 
     Raises:
         NotFoundError: nothing of that name; the nearest name is in the message.
@@ -38,9 +41,7 @@ def load(store: Store, what: str | Path) -> Tokenizer:
     if not text.strip():
         raise UsageError("A tokenizer needs a name, a folder or a file", received=text)
     if text.startswith("tiktoken:"):
-        raise UsageError(
-            "tiktoken encodings can't be loaded", received=text, next="Load a transformers folder or a tokenizer.json"
-        )
+        return tiktoken_files.by_name(text.removeprefix("tiktoken:"))
     if text in store.names("tokenizer"):
         manifest = store.get("tokenizer", text)
         return read_folder(store.path("tokenizer", text), name=text, manifest=manifest)
@@ -48,7 +49,7 @@ def load(store: Store, what: str | Path) -> Tokenizer:
     if path.is_dir():
         return read_folder(path)
     if path.is_file():
-        return _read_file(path)
+        return _read_file(path, pattern)
     if text.count("/") == 1 and not text.startswith(("/", ".", "~")):
         return _from_transformers(text, name=text, local=False)
     hint = did_you_mean(text, store.names("tokenizer")) or "Make one with %llm_tokenizer train"
@@ -66,6 +67,9 @@ def read_folder(folder: Path, *, name: str | None = None, manifest: Manifest | N
     if not folder.is_dir():
         raise NotFoundError(f"There is no folder {str(folder)!r}")
     if not (folder / "tokenizer.json").is_file():
+        model = next((folder / file for file in _PIECES if (folder / file).is_file()), None)
+        if model is not None and not _json(folder / "tokenizer_config.json"):
+            return sentencepiece_files.read_file(model)  # no config that says more than the file
         return _from_transformers(str(folder), name=name, local=True)
     config = _json(folder / "tokenizer_config.json")
     for role, token in _json(folder / "special_tokens_map.json").items():
@@ -84,7 +88,11 @@ def read_folder(folder: Path, *, name: str | None = None, manifest: Manifest | N
     )
 
 
-def _read_file(path: Path) -> Tokenizer:
+def _read_file(path: Path, pattern: str | None) -> Tokenizer:
+    if path.suffix == ".tiktoken":
+        return tiktoken_files.read_file(path, pattern=pattern)
+    if path.suffix == ".model":
+        return sentencepiece_files.read_file(path)
     if path.suffix == ".gguf":
         return _from_transformers(str(path.parent), name=path.stem, local=True, gguf_file=path.name)
     if path.name in ("tokenizer.json", "tokenizer_config.json"):

@@ -32,7 +32,7 @@ def test_name_folder_file_and_checkpoint_are_the_same(store: Store, prose: list[
     assert load(store, lone).as_parent().hash == made.hash
 
 
-def test_what_is_not_there(store: Store, prose: list[str], tmp_path: Path) -> None:
+def test_what_is_not_there(store: Store, prose: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFoundError, match="%llm_tokenizer train"):
         load(store, "mine")
     train(store, prose, vocab_size=300, name="mine")
@@ -40,8 +40,11 @@ def test_what_is_not_there(store: Store, prose: list[str], tmp_path: Path) -> No
         load(store, "mien")
     with pytest.raises(NotFoundError):
         load(store, "./no/folder")
-    with pytest.raises(UsageError, match="tiktoken"):
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(NotFoundError, match="aren't in tiktoken's cache"):
         load(store, "tiktoken:gpt2")
+    with pytest.raises(NotFoundError, match="Did you mean cl100k_base"):
+        load(store, "tiktoken:cl100_base")
     with pytest.raises(UsageError):
         load(store, " ")
 
