@@ -8,6 +8,7 @@ from nbllm.corpus.examples import Example, Examples
 from nbllm.corpus.recipe import RECIPES
 from nbllm.corpus.report import Amount, CorpusReport, ReportRow, StageReport
 from nbllm.corpus.stages import STAGES, parse_stages
+from nbllm.corpus.thresholds import WouldDrop
 
 __all__ = [
     "RECIPES",
@@ -19,6 +20,7 @@ __all__ = [
     "Examples",
     "ReportRow",
     "StageReport",
+    "WouldDrop",
     "clean",
     "parse_stages",
 ]

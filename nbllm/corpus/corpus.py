@@ -10,13 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbllm.corpus.engine import file_stem
 from nbllm.corpus.examples import Example, Examples
 from nbllm.corpus.report import Amount, CorpusReport
+from nbllm.corpus.stage import Stage
 from nbllm.corpus.stages import STAGES
+from nbllm.corpus.thresholds import WouldDrop, decide_again, moved
 from nbllm.errors import StoreError, UsageError, did_you_mean
 from nbllm.store import Manifest, Store, read_json
 
@@ -119,6 +122,76 @@ class Corpus:
                 table = _table(self._file("dropped", number)).slice(0, n - len(found))
                 found += [self._example(number, row) for row in table.to_pylist()]
         return Examples(found, of=None if stage is None else names[self._number(stage)])
+
+    def would_drop(self, stage: str | int, *, n: int = 3, **thresholds: Any) -> WouldDrop:
+        """What a stage would drop with other thresholds, from its stored scores: `would_drop("length", min=200)`.
+
+        Args:
+            stage: its name, or its number where a name stands twice; 1 is the first.
+            n: at most so many examples on either side.
+            thresholds: values by the names of the stage's arguments; the others stay as they were.
+
+        Raises:
+            UsageError: no such stage, or no threshold of it that can move.
+        """
+        number = self._number(stage)
+        if not number:
+            raise UsageError("read has no threshold")
+        again = moved(self.manifest.parameters["stages"][number - 1]["stage"], thresholds)
+        scores = self.scores(number)
+        before, after, counts = decide_again(again, scores)
+        rows = scores["row"].to_numpy()
+        sizes = self._sizes[rows]
+
+        def some(changed: np.ndarray[Any, np.dtype[np.bool_]], reason: str) -> Examples:
+            places = np.flatnonzero(changed)[:n].tolist()
+            return Examples(
+                [self._changed(again, int(rows[place]), scores.slice(place, 1), reason) for place in places]
+            )
+
+        return WouldDrop(
+            line=again.line(short=True),
+            came_in=len(before),
+            documents=int(after.sum()),
+            bytes=int(sizes[after].sum()),
+            documents_before=int(before.sum()),
+            bytes_before=int(sizes[before].sum()),
+            reasons=counts,
+            now_dropped=some(after & ~before, "would go"),
+            now_kept=some(before & ~after, "would stay"),
+        )
+
+    @cached_property
+    def _sizes(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Bytes of each document by its position in the input."""
+        tables = self._everything
+        most = max((pc.max(table["row"]).as_py() or 0 for table in tables), default=0)
+        found = np.zeros(most + 1, np.int64)
+        for table in tables:
+            found[table["row"].to_numpy()] = pc.binary_length(table["text"]).to_numpy()
+        return found
+
+    @property
+    def _everything(self) -> list[pa.Table]:
+        """Kept and dropped documents."""
+        paths = (self._file("dropped", number) for number in range(len(self._names())))
+        return [self._rows, *(_table(path) for path in paths if path.exists())]
+
+    def _changed(self, stage: Stage, row: int, scores: pa.Table, reason: str) -> Example:
+        for table in self._everything:
+            hit = pc.index(table["row"], row).as_py()
+            if hit >= 0:
+                found = table.slice(hit, 1).to_pylist()[0]
+                measured = scores.drop_columns(["row", "reason"])
+                why = stage.decide(measured.combine_chunks().to_batches()[0])[0].as_py() or scores["reason"][0].as_py()
+                values = measured.to_pylist()[0]
+                evidence = stage.EVIDENCE.get(why)
+                shown = {evidence: values[evidence]} if evidence else values
+                return Example(
+                    text=found["text"], id=found["id"], source=found["source"], stage=stage.NAME,
+                    reason=f"{reason}: {why}", scores=shown,
+                )  # fmt: skip
+        raise StoreError(f"{self.name} has no document of row {row}", next="Clean again with --overwrite")
 
     def examples(self, n: int = 5) -> Examples:
         """Dropped documents of as many different stages and reasons as there are, in turn; kept ones if none was."""

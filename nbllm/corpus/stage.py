@@ -83,6 +83,8 @@ class Stage(ABC):
     """Its line says everything, so that another process can make it."""
     EVIDENCE: ClassVar[Mapping[str, str]] = {}
     """The score behind a reason, where a stage has many."""
+    THRESHOLDS: ClassVar[tuple[str, ...]] = ()
+    """The arguments that only `decide` reads: they can move over stored scores."""
 
     @classmethod
     def arguments(cls) -> Mapping[str, Argument]:

@@ -50,6 +50,7 @@ class QualityC4(Stage):
         "lorem ipsum": "lorem_ipsum", "curly bracket": "curly_brackets", "too few sentences": "sentences",
         "too long": "characters",
     }  # fmt: skip
+    THRESHOLDS: ClassVar = ("min_sentences", "max_characters")
     min_words: int | None = argument(None, "fewest words of a line; 5, for datatrove 3", parse=int)
     min_sentences: int | None = argument(None, "fewest sentences of a page; 3, for datatrove 5", parse=int)
     max_word: int = argument(1000, "most characters of a word in a line that stays", parse=int)

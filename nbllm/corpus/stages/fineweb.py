@@ -41,6 +41,7 @@ class QualityFineweb(Stage):
     NAME: ClassVar = "quality fineweb"
     SUMMARY: ClassVar = "FineWeb's rules on end punctuation, short lines, repeated lines and lists"
     EVIDENCE: ClassVar = {reason: score for score, _, _, reason in _RULES}
+    THRESHOLDS: ClassVar = ("end_punctuation", "short_lines", "repeated_characters", "list")
     end_punctuation: float = argument(0.12, "drop at this share or less of lines that end a sentence", parse=float)
     short_lines: float = argument(0.67, "drop at this share or more of lines under 30 characters", parse=float)
     repeated_characters: float | None = argument(

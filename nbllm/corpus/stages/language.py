@@ -43,6 +43,7 @@ class Language(Stage):
     """Scores: `language` (the likeliest), `probability` (its own), `probability_of_wanted` (of the languages named)."""
 
     NAME: ClassVar = "language"
+    THRESHOLDS: ClassVar = ("min",)
     SUMMARY: ClassVar = "keeps texts in the languages named"
     languages: tuple[str, ...] = argument(
         MISSING, "codes such as en or en,zh (ISO 639-1 where there is one)", positional=True, parse=_codes

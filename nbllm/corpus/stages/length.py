@@ -18,6 +18,7 @@ class Length(Stage):
 
     NAME: ClassVar = "length"
     SUMMARY: ClassVar = "drops texts that are too short or too long"
+    THRESHOLDS: ClassVar = ("min", "max")
     min: int = argument(100, "fewest characters kept", parse=int)
     max: int | None = argument(None, "most characters kept; no limit by default", parse=int)
 

@@ -57,6 +57,7 @@ class QualityGopher(Stage):
     SUMMARY: ClassVar = "Gopher's rules on words, symbols, bullets, ellipses and stop words"
     VERSION: ClassVar = 2
     EVIDENCE: ClassVar = {reason: score for score, _, _, _, reason in _RULES}
+    THRESHOLDS: ClassVar = tuple(dict.fromkeys(rule[2] for rule in _RULES))
     min_words: int = argument(50, "fewest words", parse=int)
     max_words: int = argument(100_000, "most words", parse=int)
     min_mean_word: float = argument(3.0, "least mean length of words, in characters", parse=float)

@@ -57,6 +57,7 @@ class RepetitionGopher(Stage):
     SUMMARY: ClassVar = "Gopher's rules on repeated lines, paragraphs and n-grams"
     VERSION: ClassVar = 2
     EVIDENCE: ClassVar = {reason: score for score, reason in _RULES}
+    THRESHOLDS: ClassVar = tuple(score for score, _ in _RULES)
     repeated_lines: float = _most(0.30, "repeated lines")
     repeated_paragraphs: float = _most(0.30, "repeated paragraphs")
     repeated_line_characters: float = _most(0.20, "characters in repeated lines")

@@ -38,6 +38,7 @@ class Toxicity(Stage):
 
     NAME: ClassVar = "toxicity"
     SUMMARY: ClassVar = "drops texts whose worst sentences insult, by word lists"
+    THRESHOLDS: ClassVar = ("max",)
     max: float = argument(0.5, "drop texts that score more", parse=float)
     languages: tuple[str, ...] = argument(tuple(STRONG), "whose lists are used", parse=_languages)
 
