@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nbllm.errors import NotFoundError, UsageError
-from nbllm.inspect.capture import Layer, run
+from nbllm.inspect.capture import Layer, run, run_without
 from nbllm.inspect.head_scores import KINDS, Patterns, entropy
 from nbllm.sample.prompt import encode_prompt
 from nbllm.sample.reading import check_ids
@@ -69,8 +69,9 @@ class AttentionMaps:
         lock: AbstractContextManager[Any] | None = None,
         attention_mask: Sequence[int] | None = None,
     ) -> None:
-        self._layers, logits = run(model, ids, attention_mask=attention_mask)
-        self._probabilities = logits.softmax(-1)
+        found = run(model, ids, attention_mask=attention_mask)
+        self._layers, self._states, self._padding = found.layers, found.states, attention_mask
+        self._probabilities = found.logits.softmax(-1)
         self._model = weakref.ref(model)
         self._tokenizer = tokenizer
         self._lock = lock or contextlib.nullcontext()
@@ -144,11 +145,11 @@ class AttentionMaps:
         small = np.zeros((self.layers, self.heads, size, size), dtype=np.uint8) if size else None
         scores = torch.full((self.layers, self.heads, len(KINDS) + 2), torch.nan)
         for at, layer in enumerate(self._layers):
-            weights = layer.weights()
-            if small is not None and size:
-                small[at, : layer.heads] = _shrunk(weights, size)
-            if patterns is not None:
-                scores[at, : layer.heads] = patterns.scores(weights)
+            for heads, weights in layer.parts():
+                if small is not None and size:
+                    small[at, heads] = _shrunk(weights, size)
+                if patterns is not None:
+                    scores[at, heads] = patterns.scores(weights)
         if small is not None and size:
             self._thumbnails[size] = small
         if patterns is not None:
@@ -167,7 +168,8 @@ class AttentionMaps:
         if self._rollout is not None and self._rollout[0] <= last:
             begin, joint = self._rollout[0] + 1, self._rollout[1]
         for layer in self._layers[begin : last + 1]:
-            joint = 0.5 * (layer.weights().mean(0) @ joint) + 0.5 * joint
+            mean = torch.stack([weights.sum(0) for _, weights in layer.parts()]).sum(0) / layer.heads
+            joint = 0.5 * (mean @ joint) + 0.5 * joint
         self._rollout = last, joint
         return _array(joint)
 
@@ -195,7 +197,8 @@ class AttentionMaps:
             if model is None:
                 raise NotFoundError("The model has been released", next="Look at the text again: %llm_attention")
             with self._lock:
-                other = run(model, self.token_ids, off=off, note=False)[1].softmax(-1)
+                found = run_without(model, self.token_ids, off, states=self._states, attention_mask=self._padding)
+            other = found.softmax(-1)
         ids = most_probable(torch.maximum(self._probabilities, other)[None], min(top, len(other)))[0]
         texts = token_texts(self._tokenizer, ids.numpy().astype(np.int32)).to_pylist()
         return [

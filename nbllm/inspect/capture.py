@@ -9,8 +9,9 @@ Legend: T tokens, H query heads, K key/value heads, C head size.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ from nbllm.errors import UsageError
 from nbllm.sample.reading import evaluating
 
 _NAME = "nbllm_watched"
+_WEIGHTS = 2**25
+"""Weights at once: 128 MiB in float32, of which a few copies are needed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,6 +71,25 @@ class Layer:
         sinks = self.sinks[heads].float()[:, None, None].expand(-1, scores.shape[1], 1)
         return torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]
 
+    def parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """All weights, as many heads at once as stay small: which, and float32 [h, T, T]."""
+        size = max(1, _WEIGHTS // self.query.shape[1] ** 2)
+        for begin in range(0, self.heads, size):
+            heads = slice(begin, min(begin + size, self.heads))
+            yield heads, self.weights(heads)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pass:
+    """What one pass noted."""
+
+    layers: list[Layer]
+    """The layers that attend."""
+    logits: Tensor
+    """Of the last token, float32 [V] on the CPU."""
+    states: tuple[Tensor, ...] | None
+    """What each layer handed on, [1, T, width]; None where that isn't all it hands on."""
+
 
 @dataclass(kw_only=True, eq=False)
 class _Watch:
@@ -88,37 +110,96 @@ def run(
     model: Any,
     ids: Sequence[int],
     *,
-    off: Mapping[int, Sequence[int]] | None = None,
-    note: bool = True,
     attention_mask: Sequence[int] | None = None,
-) -> tuple[list[Layer], Tensor]:
+) -> Pass:
     """Runs the model over a text.
 
     Args:
         model: a causal or masked language model of transformers.
         ids: T token ids.
-        off: heads whose output is set to zero, by layer.
-        note: whether the layers are wanted.
         attention_mask: 0 for each token that is padding; None: there is none.
-
-    Returns:
-        The layers that attend (none where `note` is off), and the logits of the last token, float32 [V] on the CPU.
 
     Raises:
         UsageError: a model that doesn't attend through transformers' interface.
     """
-    device = model.get_input_embeddings().weight.device
-    inputs: dict[str, Tensor] = {"input_ids": torch.tensor([list(ids)], device=device)}
-    if attention_mask is not None:
-        inputs["attention_mask"] = torch.tensor([list(attention_mask)], device=device)
-    with evaluating(model), _watched(model), _watching(_Watch(off=off or {}, note=note)) as watch:
-        logits = model(**inputs, use_cache=False).logits[0, -1].float().cpu()
+    states: list[Any] = []
+    watch = _Watch()
+    layers = _stack(model)
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.callback(layer.register_forward_hook(lambda _, __, output: states.append(output)).remove)
+        logits = _forward(model, ids, watch, attention_mask)
     if not watch.calls:
         raise UsageError(
             f"{type(model).__name__} doesn't attend through transformers' attention interface",
             next="Choose another --model",
         )
-    return watch.layers, logits
+    plain = len(states) == len(layers) > 0 and all(isinstance(state, Tensor) for state in states)
+    # where later layers read earlier ones' keys, what a layer hands on isn't all they need
+    shared = getattr(model.config.get_text_config(), "num_kv_shared_layers", 0)
+    return Pass(layers=watch.layers, logits=logits, states=tuple(states) if plain and not shared else None)
+
+
+def run_without(
+    model: Any,
+    ids: Sequence[int],
+    off: Mapping[int, Sequence[int]],
+    *,
+    states: Sequence[Tensor] | None = None,
+    attention_mask: Sequence[int] | None = None,
+) -> Tensor:
+    """Runs the model with some heads' outputs set to zero, before the layers' output projections.
+
+    Args:
+        model, ids, attention_mask: as of `run`.
+        off: the heads by layer.
+        states: of `run` over these ids; layers below the lowest in `off` aren't computed again.
+
+    Returns:
+        Logits of the last token, float32 [V] on the CPU.
+    """
+    lowest = min(off, default=0)
+    watch = _Watch(off=off, note=False)
+    with ExitStack() as stack:
+        if states is not None and lowest > 0:
+            stack.enter_context(_skipped(_stack(model)[:lowest], states[lowest - 1]))
+        return _forward(model, ids, watch, attention_mask)
+
+
+def _forward(model: Any, ids: Sequence[int], watch: _Watch, attention_mask: Sequence[int] | None) -> Tensor:
+    """Logits of the last token, float32 [V] on the CPU."""
+    device = model.get_input_embeddings().weight.device
+    inputs: dict[str, Any] = {"input_ids": torch.tensor([list(ids)], device=device), "use_cache": False}
+    if attention_mask is not None:
+        inputs["attention_mask"] = torch.tensor([list(attention_mask)], device=device)
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        inputs["logits_to_keep"] = 1
+    with evaluating(model), _watched(model), _watching(watch):
+        logits: Tensor = model(**inputs).logits[0, -1].float().cpu()
+    return logits
+
+
+def _stack(model: Any) -> list[nn.Module]:
+    """The model's layers in order; none where they aren't found."""
+    count = model.config.get_text_config().num_hidden_layers
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)
+    return list(next(lists, ()))
+
+
+@contextmanager
+def _skipped(layers: Sequence[nn.Module], state: Tensor) -> Iterator[None]:
+    """These layers compute nothing and hand on what the last of them did."""
+    before = [layer.__dict__.get("forward") for layer in layers]
+    try:
+        for layer in layers:
+            layer.__dict__["forward"] = lambda *_, **__: state
+        yield
+    finally:
+        for layer, own in zip(layers, before, strict=True):
+            if own is None:
+                layer.__dict__.pop("forward", None)
+            else:
+                layer.__dict__["forward"] = own
 
 
 @contextmanager
@@ -180,7 +261,7 @@ def _attend(
         sinks=sinks,
     )
     values = value[0].repeat_interleave(layer.heads // value.shape[1], dim=0).float()
-    output = (layer.weights() @ values).to(query.dtype)  # [H, T, C]
+    output = torch.cat([weights @ values[part] for part, weights in layer.parts()]).to(query.dtype)  # [H, T, C]
     heads = list(watch.off.get(index, ()))
     if heads:
         output[heads] = 0
