@@ -20,9 +20,14 @@ _GRAM = 4
 _LEAST = 24
 """Tokens below which nothing is said."""
 _LOOPING = 0.5
+"""Half of the 4-grams: prose repeats names and phrases, code and lists more, but hardly every second one. These limits
+found nothing in 20 texts of up to 100 tokens by SmolLM2-135M-Instruct (12 answers, 8 continuations) at temperature
+0.8 and top-p 0.95."""
 _TAIL_REPEATS = 3
+"""Twice the same may be meant."""
 _FAR_RANK = 100
 _FAR_SHARE = 0.1
+"""A tenth: top-p 0.95 leaves ranks beyond 100 only where the model itself doesn't know how to go on."""
 _AGAIN = 64
 """Tokens that are sampled again."""
 
