@@ -154,8 +154,8 @@ class Strips {
 
   draw() {
     if (!this.lines.length) return;
-    const from = this.lineAt(this.root.scrollTop - 120);
-    const to = this.lineAt(this.root.scrollTop + (this.root.clientHeight || 300) + 120);
+    const from = this.lineAt(this.root.scrollTop - 40);
+    const to = this.lineAt(this.root.scrollTop + (this.root.clientHeight || 300) + 40);
     for (const [number, node] of this.drawn) {
       if (number < from || number > to) {
         node.remove();
@@ -176,9 +176,15 @@ class Strips {
     const several = this.data.strips.length > 1;
     const node = el('div', { class: several ? 'line several' : 'line' });
     node.style.top = `${this.tops[number]}px`;
+    node.style.height = `${line.height}px`;
+    if (!several) {
+      if (line.high[0]) node.classList.add('high');
+      for (const unit of line.units) for (const piece of unit.rows[0]) node.append(this.pieceNode(0, piece));
+      return node;
+    }
     for (const unit of line.units) {
       const column = el('span', { class: 'unit' });
-      if (several) column.style.width = `${unit.width}px`;
+      column.style.width = `${unit.width}px`;
       unit.rows.forEach((pieces, which) => {
         const row = el('span', { class: line.high[which] ? 'row high' : 'row' });
         for (const piece of pieces) row.append(this.pieceNode(which, piece));

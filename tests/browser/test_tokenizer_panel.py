@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 pytestmark = pytest.mark.browser
@@ -45,7 +47,7 @@ def test_typing_and_the_keyboard(open_notebook):
     field.fill("the tokens of 😀")
     names = "[session.tokenizer.token_text(id) for id in session.tokenizer.encode('the tokens of 😀')]"
     page.wait_for_function("() => document.querySelector('.nbllm-tokens').textContent.includes('␣of')")
-    assert repr(shown(notebook)) == notebook.kernel(names)
+    assert shown(notebook) == ast.literal_eval(notebook.kernel(names))
     assert "😀" in panel.locator(".whole").inner_text()
 
     panel.get_by_role("group", name="tokens, arrow keys").focus()
@@ -97,7 +99,7 @@ def test_side_by_side_and_the_vocabulary(open_notebook):
     )
     for which, name in ((0, "session.tokenizer"), (1, "small")):
         wanted = notebook.kernel(f"[{name}.token_text(id) for id in {name}.encode(panel.text)]")
-        assert repr(page.evaluate(whole, which)) == wanted
+        assert page.evaluate(whole, which) == ast.literal_eval(wanted)
     edges = page.evaluate(
         "() => [...document.querySelectorAll('.nbllm-tokens .unit')].map((unit) =>"
         " [...unit.querySelectorAll(':scope > .row')].map((row) => row.getBoundingClientRect().left))"
@@ -107,7 +109,7 @@ def test_side_by_side_and_the_vocabulary(open_notebook):
     search = panel.get_by_role("textbox", name="search the vocabulary")
     search.fill("0x20 74")
     page.wait_for_function(
-        "() => /^\\d+ of 340$/.test(document.querySelector('.nbllm-vocabulary-head .nbllm-dim').textContent)"
+        "() => /^\\d+ of \\d+$/.test(document.querySelector('.nbllm-vocabulary-head .nbllm-dim').textContent)"
     )
     page.wait_for_function(
         "() => [...document.querySelectorAll('.entry .text')].some((n) => n.textContent.startsWith('␣t'))"
