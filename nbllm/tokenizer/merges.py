@@ -94,7 +94,7 @@ class Merges:
         self._several: set[str] = set()
         for rank, pair in enumerate(self.pairs):
             self._ranks.setdefault(pair, rank)
-            token = pair[0] + pair[1].removeprefix(prefix)
+            token = self.joined(*pair)
             if token in self._made:
                 self._several.add(token)
             else:
@@ -102,6 +102,10 @@ class Merges:
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    def joined(self, left: str, right: str) -> str:
+        """The token that two parts become."""
+        return left + right.removeprefix(self._prefix)
 
     def of(self, token: str) -> tuple[int, str, str] | None:
         """The merge that makes a token: rank, left and right part; None where none does.

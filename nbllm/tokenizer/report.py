@@ -12,12 +12,14 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from nbllm.tokenizer.curve import VocabularyCurve, curve
 from nbllm.tokenizer.tokenizer import Tokenizer
 from nbllm.tokenizer.visible import visible
 
 _CHUNK_CHARACTERS = 1_000_000
 _KEPT_FAILURES = 20
 _SHOWN = 12
+_RARE = 5
 _CELL = "text-align:left;font-variant-numeric:tabular-nums"
 
 
@@ -50,6 +52,12 @@ class TokenizerReport:
     """How many didn't."""
     lossless: bool
     """Whether this kind of tokenizer brings back any text."""
+    rare: tuple[tuple[int, str], ...]
+    """Tokens used, but fewer than six times: a model trained on these texts hardly learns them."""
+    unreachable: tuple[tuple[int, str], ...]
+    """Tokens that no text gives: encoding a token's own letters ends in others."""
+    curve: VocabularyCurve | None
+    """Tokens at smaller sizes of the vocabulary; None where it isn't byte-pair."""
 
     @property
     def tokens(self) -> int:
@@ -100,6 +108,12 @@ class TokenizerReport:
         ]
         if self.unused:
             rows.append(("Unused tokens", self._list(self.unused, len(self.unused))))
+        if self.rare:
+            rows.append((f"Used 1 to {_RARE} times", self._list(self.rare, len(self.rare))))
+        if self.unreachable:
+            rows.append(("Unreachable tokens", self._list(self.unreachable, len(self.unreachable))))
+        if self.curve is None:
+            rows.append(("Other sizes", "one training gives one size; only a byte-pair vocabulary can be cut off"))
         if self.longest:
             rows.append(("Longest tokens", self._list(self.longest, len(self.longest))))
         rows.extend(
@@ -116,7 +130,10 @@ class TokenizerReport:
     def __str__(self) -> str:
         rows = self.rows()
         width = max(len(label) for label, _ in rows)
-        return "\n".join([f"Tokenizer {self.tokenizer_name}", *(f"{label:<{width}}  {value}" for label, value in rows)])
+        table = [] if self.curve is None else ["At smaller vocabularies:", str(self.curve)]
+        return "\n".join(
+            [f"Tokenizer {self.tokenizer_name}", *(f"{label:<{width}}  {value}" for label, value in rows), *table]
+        )
 
     def __repr__(self) -> str:
         return str(self)
@@ -127,7 +144,9 @@ class TokenizerReport:
             f'<td style="{_CELL};overflow-wrap:anywhere">{escape(value)}</td></tr>'
             for label, value in self.rows()
         )
-        return f"<table><caption>Tokenizer <b>{escape(self.tokenizer_name)}</b></caption><tbody>{body}</tbody></table>"
+        below = "" if self.curve is None else f"<div>At smaller vocabularies</div>{self.curve._repr_html_()}"
+        caption = f"<caption>Tokenizer <b>{escape(self.tokenizer_name)}</b></caption>"
+        return f"<table>{caption}<tbody>{body}</tbody></table>{below}"
 
 
 def report(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
@@ -158,6 +177,7 @@ def report(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
         kept = [id for id in ids.tolist() if id not in specials and tokenizer.token_bytes(id)]
         return sorted(kept, key=lambda id: -len(tokenizer.token_bytes(id)))
 
+    rare = np.flatnonzero((counts > 0) & (counts <= _RARE))
     return TokenizerReport(
         tokenizer_name=tokenizer.name,
         counts=counts,
@@ -171,6 +191,9 @@ def report(tokenizer: Tokenizer, texts: Iterable[str]) -> TokenizerReport:
         failures=tuple(failures),
         failure_count=failure_count,
         lossless=tokenizer.lossless,
+        rare=tuple((id, tokenizer.token_text(id)) for id in by_length(rare)),
+        unreachable=tuple((id, tokenizer.token_text(id)) for id in tokenizer.unreachable_ids),
+        curve=curve(tokenizer, counts.tolist(), text_bytes) if len(tokenizer.merges) else None,
     )
 
 

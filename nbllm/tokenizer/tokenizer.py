@@ -278,6 +278,18 @@ class Tokenizer:
         return longest_pieces(self.token(id), self._model["vocab"], self._model["continuing_subword_prefix"])
 
     @cached_property
+    def unreachable_ids(self) -> tuple[int, ...]:
+        """Ids that no text gives, since the vocabulary makes others of the token's own letters (byte-pair, Unigram)."""
+        if self.algorithm not in ("bpe", "unigram"):
+            return ()
+        found = []
+        for token, id in self._backend.get_vocab(with_added_tokens=False).items():
+            whole = id in self._added_ids or (len(token) == 6 and token.startswith("<0x"))
+            if not whole and [piece.id for piece in self._backend.model.tokenize(token)] != [id]:
+                found.append(id)
+        return tuple(sorted(found))
+
+    @cached_property
     def _added_ids(self) -> frozenset[int]:
         return frozenset(self._backend.get_added_tokens_decoder())
 
