@@ -171,7 +171,7 @@ class Corpus:
             found[table["row"].to_numpy()] = pc.binary_length(table["text"]).to_numpy()
         return found
 
-    @property
+    @cached_property
     def _everything(self) -> list[pa.Table]:
         """Kept and dropped documents."""
         paths = (self._file("dropped", number) for number in range(len(self._names())))

@@ -84,7 +84,8 @@ def decide_again(stage: Stage, scores: pa.Table) -> tuple[NDArray[np.bool_], NDA
         scores: as stored, with `row` and `reason`.
     """
     columns = [name for name in scores.column_names if name not in ("row", "reason")]
-    parts = [stage.decide(batch) for batch in scores.select(columns).to_batches()]
+    # one large batch: a decision is a few kernels, whose calls cost more than their work on small ones
+    parts = [stage.decide(batch) for batch in scores.select(columns).combine_chunks().to_batches()]
     before = pc.is_valid(scores["reason"]).to_numpy(zero_copy_only=False)
     # a text that an edit left empty is dropped by no threshold
     empty = pc.fill_null(pc.equal(scores["reason"], "empty"), False)
