@@ -15,7 +15,7 @@ _ACTIONS = {
     "train": "train on the current corpus, without its held-out part",
     "load": "a stored name, a transformers folder, a tokenizer.json, .tiktoken or .model file, tiktoken:NAME",
     "inspect": "a text as coloured tokens with ids and bytes",
-    "compare": "two or more tokenizers side by side on the current corpus",
+    "compare": "two to five tokenizers side by side on a corpus by language, or on a text in quotes behind them",
     "report": "vocabulary, compression and round trip on the current corpus",
 }
 
@@ -45,11 +45,14 @@ def _run(call: Call) -> Any:
             _one(arguments.words, "load", "a name, folder or file"), **arguments.only("pattern")
         )
     if action == "compare":
-        return session.compare_tokenizers(*arguments.words)
+        names = list(arguments.words)
+        typed = names.pop() if len(names) > 2 and " " in str(names[-1]).strip() else None
+        return session.compare_tokenizers(*names, text=typed, **arguments.only("corpus"))
     if session.tokenizer is None:
         raise NotFoundError("There is no tokenizer yet", next="Make one with %llm_tokenizer train")
     if action == "inspect":
-        return session.tokenizer.inspect(_one(arguments.words, "inspect", 'a text in quotes: "some text"'))
+        text = _one(arguments.words, "inspect", 'a text in quotes: "some text"')
+        return session.tokenizer.inspect(text, **arguments.only("allow_special"))
     if session.corpus is None:
         raise NotFoundError("There is no corpus to report on", next="Make one with %llm_clean builtin:pydocs")
     return session.tokenizer.report(session.corpus.texts())
@@ -82,7 +85,7 @@ COMMAND = Command(
     options=(
         Option(name="action", help="what to do"),
         Option(name="words", help="a text to inspect, what to load, what to compare", many=True, completes="tokenizer"),
-        Option(name="--corpus", help="the corpus to train on; the current one by default", completes="corpus"),
+        Option(name="--corpus", help="what to train or compare on; the current corpus by default", completes="corpus"),
         Option(name="--algorithm", help="how", default="bpe", choices=("bpe", "unigram", "wordpiece")),
         Option(name="--vocab-size", help="entries; by default 2,048 to 32,768 by the text's size", kind="integer"),
         Option(name="--special", help="further special tokens", many=True),
@@ -98,6 +101,7 @@ COMMAND = Command(
         ),
         Option(name="--held-out", help="fraction of documents to leave out", kind="number", default=0.05),
         Option(name="--name", help="the tokenizer's name; the corpus's by default"),
+        Option(name="--allow-special", help="read special tokens typed in a text to inspect as such", kind="flag"),
         Option(name="--overwrite", help="replace a tokenizer of that name", kind="flag"),
     ),
     run=_run,

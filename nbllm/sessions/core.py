@@ -146,19 +146,21 @@ class Session(Looking):
             self.tokenizer = tokenizer = self.models.stored(load(self.store, source, pattern=pattern))
         return tokenizer
 
-    def compare_tokenizers(self, *names: str, text: str | None = None) -> Comparison:
-        """Tokenizers side by side on a text, or on the current corpus.
+    def compare_tokenizers(self, *names: str, text: str | None = None, corpus: str | None = None) -> Comparison:
+        """Tokenizers side by side on a text, or on a corpus by language.
 
         Args:
-            names: two or more: names in the store, transformers folders or tokenizer.json files.
-            text: what to compare them on; the current corpus by default.
+            names: two to five: names in the store, transformers folders, files or `tiktoken:NAME`.
+            text: what to compare them on; a corpus by default.
+            corpus: the name of a corpus; the current one by default.
         """
+        from nbllm.sessions.languages import by_language
         from nbllm.tokenizer import compare
 
-        if len(names) < 2:
-            raise UsageError("A comparison needs two tokenizers or more", next="%llm_session lists what there is")
+        if not 2 <= len(names) <= 5:
+            raise UsageError("A comparison needs two to five tokenizers", next="%llm_session lists what there is")
         found = [self._load_tokenizer(name) for name in names]
-        return compare(found, [text] if text is not None else list(self.current_corpus(None).texts()))
+        return compare(found, [text] if text is not None else by_language(self.current_corpus(corpus)))
 
     # Training ---------------------------------------------------------------------------------------------------
 

@@ -1,15 +1,19 @@
 """Tokenizers side by side over the same texts: who needs fewer tokens, and for which part of them.
 
-Knows Tokenizers and texts by part (languages, sources), not where they come from.
+Between languages the cost of a character is told (Petrov et al. 2023 compare translations of the same sentences; texts
+that aren't translations show only roughly the same). Knows Tokenizers and texts by part (languages, sources), not where
+they come from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from nbllm.errors import UsageError
+from nbllm.tokenizer.align import numbered
 from nbllm.tokenizer.report import TokenizerReport, report
 from nbllm.tokenizer.tokenizer import Tokenizer
 
@@ -22,6 +26,8 @@ class Comparison:
 
     reports: Mapping[tuple[str, str], TokenizerReport]
     """A report for each tokenizer's name and each part of the texts."""
+    shared: Mapping[tuple[str, str], tuple[int, int]]
+    """For two tokenizers' names the tokens, told apart by their bytes, that both and that either has."""
 
     @property
     def tokenizers(self) -> list[str]:
@@ -67,7 +73,25 @@ class Comparison:
             )
             for row in table
         ]
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join([*(line.rstrip() for line in lines), *self.notes()])
+
+    def notes(self) -> list[str]:
+        """Vocabulary overlap, a line a pair; and between parts, how many tokens a character each takes."""
+        lines = [
+            f"{one} and {other} share {both:,} tokens, {both / either if either else 0:.0%} of all that either has"
+            for (one, other), (both, either) in self.shared.items()
+        ]
+        for name in self.tokenizers if len(self.parts) > 1 else []:
+            rates = {
+                part: 1 / self.reports[name, part].characters_per_token
+                for part in self.parts
+                if self.reports[name, part].tokens
+            }
+            if len(rates) > 1:
+                least = "en" if "en" in rates else min(rates, key=lambda part: rates[part])
+                told = ", ".join(f"{part} {rate / rates[least]:.2f}×" for part, rate in rates.items() if part != least)
+                lines.append(f"{name}, tokens a character against {least}: {told}")
+        return lines
 
     def __repr__(self) -> str:
         return str(self)
@@ -83,7 +107,8 @@ class Comparison:
             + "</tr>"
             for row in self.rows()
         )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes())
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
 
 
 HEADER = (
@@ -117,13 +142,21 @@ def compare(tokenizers: Sequence[Tokenizer], texts: Mapping[str, Iterable[str]] 
         raise UsageError("There is no tokenizer to compare", next="Name two, as in %llm_tokenizer compare A B")
     if isinstance(texts, str):
         texts = [texts]
-    parts = {name: list(some) for name, some in (texts.items() if isinstance(texts, Mapping) else [("all", texts)])}
+    parts = {
+        name: list(some) if isinstance(some, Iterator) else some
+        for name, some in (texts.items() if isinstance(texts, Mapping) else [("all", texts)])
+    }
     reports: dict[tuple[str, str], TokenizerReport] = {}
-    names: list[str] = []
-    for tokenizer in tokenizers:
-        count = names.count(tokenizer.name)
-        names.append(tokenizer.name)
-        name = tokenizer.name if not count else f"{tokenizer.name} ({count + 1})"
+    for name, tokenizer in zip(numbered([tokenizer.name for tokenizer in tokenizers]), tokenizers, strict=True):
         for part, some in parts.items():
             reports[name, part] = report(tokenizer, some)
-    return Comparison(reports=reports)
+    contents = {
+        name: {tokenizer.token_bytes(id) for id in range(tokenizer.vocab_size)}
+        - {token.encode() for token in tokenizer.special_tokens}
+        for name, tokenizer in zip(numbered([tokenizer.name for tokenizer in tokenizers]), tokenizers, strict=True)
+    }
+    shared = {
+        (one, other): (len(contents[one] & contents[other]), len(contents[one] | contents[other]))
+        for one, other in itertools.combinations(contents, 2)
+    }
+    return Comparison(reports=reports, shared=shared)

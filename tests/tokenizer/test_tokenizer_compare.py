@@ -22,7 +22,12 @@ def test_compare(trained: Tokenizer, store: Store, prose: list[str]) -> None:
     assert rows["small <b>", "english"][4] == f"+{many / few - 1:.0%}"
     assert rows["prose", "한국어"][3] == str(len(trained.encode("안녕하세요")))
     assert "<b>" not in found._repr_html_()
-    assert len(str(found).splitlines()) == 7
+    assert len(str(found).splitlines()) == 7 + 3 + 3
+    same = trained.vocab_size - 2
+    assert found.shared["prose", "prose (2)"] == (same, same)
+    assert found.shared["small <b>", "prose"][0] == 298
+    assert f"prose and prose (2) share {same:,} tokens, 100% of all that either has" in found.notes()
+    assert any(note.startswith("prose, tokens a character against english: 한국어 ") for note in found.notes())
     assert compare([small], "one text").reports["small <b>", "all"].texts == 1
     assert compare([small, trained], []).rows()[0][4] == "fewest"
     with pytest.raises(UsageError, match="no tokenizer to compare"):
