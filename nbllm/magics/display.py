@@ -74,6 +74,7 @@ class Display:
         formatter.for_type_by_name(*_TYPES[1], self._text_again)
         formatter.for_type_by_name(*_TYPES[2], self._attention_again)
         formatter.for_type_by_name("nbllm.inspect.lens", "LogitLens", self._lens_again)
+        formatter.for_type_by_name("nbllm.inspect.architecture", "ModelSummary", self._model_again)
         formatter.for_type_by_name(*_TYPES[3], self._text_again)
         shell.events.register("pre_run_cell", self._new_cell)
 
@@ -120,6 +121,8 @@ class Display:
             self._lens(result.lens, session, text=result.text, wanted=result.source)
             return result.lens
         kind = (type(result).__module__, type(result).__name__)
+        if kind == ("nbllm.inspect.architecture", "ModelSummary"):
+            self._model_again(result)
         if kind == _TYPES[0] and id(result) not in self._shown:
             self._show_run(result)
         if kind == _TYPES[3]:
@@ -193,6 +196,13 @@ class Display:
 
         self._shown.add(id(lens))
         show_lens(session, lens, text=text, wanted=wanted)
+
+    def _model_again(self, summary: Any) -> None:
+        from nbllm.panels import show_model
+
+        if id(summary) not in self._shown:
+            self._shown.add(id(summary))
+            show_model(summary)
 
     def _lens_again(self, lens: Any) -> None:
         import nbllm

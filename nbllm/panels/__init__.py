@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nbllm.panels.attention import show_attention
     from nbllm.panels.generate import show_generate
     from nbllm.panels.lens import show_lens
+    from nbllm.panels.model import show_model
     from nbllm.panels.registry import close_all
     from nbllm.panels.tokenizer import show_tokenizer
     from nbllm.panels.train import show_run, static_html, static_text
@@ -21,6 +22,7 @@ __all__ = [
     "show_attention",
     "show_generate",
     "show_lens",
+    "show_model",
     "show_run",
     "show_tokenizer",
     "static_html",
@@ -32,6 +34,7 @@ _HOMES = {
     "show_attention": "attention",
     "show_generate": "generate",
     "show_lens": "lens",
+    "show_model": "model",
     "show_run": "train",
     "show_tokenizer": "tokenizer",
     "static_html": "train",

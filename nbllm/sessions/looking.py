@@ -15,6 +15,7 @@ from nbllm.sessions.sampling import Sampling
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from nbllm.inspect.architecture import ModelSummary
     from nbllm.inspect.attention import AttentionMaps
     from nbllm.inspect.lens import LogitLens
 
@@ -120,6 +121,25 @@ class Looking(Sampling):
             ids = chat_prompt(tokenizer, text if isinstance(text, str) else tokenizer.decode(text)) if chat else text
             name = self._called(model, checkpoint, adapter)
             return logit_lens(loaded, tokenizer, ids, top=top, name=name)
+
+    def model_summary(
+        self,
+        *,
+        model: str | None = None,
+        checkpoint: int | None = None,
+        adapter: str | None = None,
+        quantize: str | None = None,
+    ) -> ModelSummary:
+        """A model's architecture, with shapes, parameters, memory and FLOPs a token.
+
+        Args:
+            model, checkpoint, adapter, quantize: as for `generate`.
+        """
+        from nbllm.inspect.architecture import summarize
+
+        with self.lock:
+            loaded, _ = self.load_model(model=model, checkpoint=checkpoint, adapter=adapter, quantize=quantize)
+            return summarize(loaded, name=self._called(model, checkpoint, adapter))
 
     def _called(self, model: str | None, checkpoint: int | None, adapter: str | None) -> str:
         """What is looked at, for people: the model, its checkpoint, its adapter."""
