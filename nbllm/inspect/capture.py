@@ -54,13 +54,13 @@ class Layer:
     def scores(self, heads: slice) -> Tensor:
         """The scores before the softmax, float32 [h, T, T] of a slice of the heads."""
         share = self.heads // self.key.shape[0]
-        query = self.query[heads].float()
+        query = self.query[heads].float() * self.scaling
         key = self.key.repeat_interleave(share, dim=0)[heads].float()
-        scores = query @ key.transpose(1, 2) * self.scaling
+        scores = query @ key.transpose(1, 2)
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap
         if self.mask is not None:
-            scores = scores + (self.mask if self.mask.ndim == 2 else self.mask[heads]).float()
+            scores += (self.mask if self.mask.ndim == 2 else self.mask[heads]).float()
         return scores
 
     def weights(self, heads: slice = slice(None)) -> Tensor:
