@@ -158,7 +158,9 @@ class Session(Looking):
         from nbllm.tokenizer import compare
 
         if not 2 <= len(names) <= 5:
-            raise UsageError("A comparison needs two to five tokenizers", next="%llm_session lists what there is")
+            raise UsageError(
+                "A comparison needs two tokenizers, or up to five", next="%llm_session lists what there is"
+            )
         found = [self._load_tokenizer(name) for name in names]
         return compare(found, [text] if text is not None else by_language(self.current_corpus(corpus)))
 
