@@ -9,14 +9,14 @@ import pytest
 pytestmark = pytest.mark.browser
 
 BEGIN = """
+from fake_tokenizing import TokenizingSession
 from nbllm.panels import registry, show_tokenizer
 from nbllm.store import Store
 from nbllm.tokenizer import train
-from test_tokenizer_panel import FakeSession
 texts = ["the tokens of the text, and the bytes of the tokens 12 123 é <b>bold</b>"] * 20
 store = Store("tokenizers")
 small = train(store, texts, vocab_size=280, name="small")
-session = FakeSession(store, train(store, texts, vocab_size=340, name="large"))
+session = TokenizingSession(store, train(store, texts, vocab_size=340, name="large"))
 show_tokenizer(session, text="the tokens 😀 and é CH3COOH")
 panel = registry.live("tokenizer")[-1]
 """

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from traitlets import Any as AnyTrait
-from traitlets import HasTraits
+from fake_tokenizing import TokenizingSession
 
 from nbllm.errors import NotFoundError
 from nbllm.panels import show_tokenizer
@@ -21,20 +20,11 @@ TEXTS = ["the tokens of the text, and the bytes of the tokens 12 123 é"] * 20
 HOSTILE = "<img src=x onerror=alert(1)> \"'</script><script>alert(2)</script> \x00\x1b[31m \u202eabc\u202c"
 
 
-class FakeSession(HasTraits):
-    tokenizer = AnyTrait()
-    corpus = AnyTrait(None, allow_none=True)
-
-    def __init__(self, store, tokenizer):
-        super().__init__()
-        self.store, self.tokenizer = store, tokenizer
-
-
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("store"))
     train(store, TEXTS, vocab_size=280, name="small")
-    return FakeSession(store, train(store, TEXTS, vocab_size=320, name="large"))
+    return TokenizingSession(store, train(store, TEXTS, vocab_size=320, name="large"))
 
 
 @pytest.fixture
