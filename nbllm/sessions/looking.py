@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nbllm.errors import NotFoundError, UsageError
-from nbllm.sessions.sampling import Sampling
+from nbllm.sessions.judging import Judging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbllm.inspect.lens import LogitLens
 
 
-class Looking(Sampling):
+class Looking(Judging):
     """The part of `Session` that looks into a model."""
 
     def attention(

@@ -15,10 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tokenizers
-
 from nbllm.errors import DataError, UsageError
 from nbllm.store import Manifest, Parent
+from nbllm.tokenizer.definition import plain_token, read_definition, step_types, with_special
 from nbllm.tokenizer.merges import Merges, MergeTree
 from nbllm.tokenizer.pieces import longest_pieces, token_bytes
 from nbllm.tokenizer.visible import visible
@@ -59,9 +58,9 @@ class Tokenizer:
         reused: bool = False,
     ) -> None:
         self._definition = definition
-        self._special_backend = _read(definition, name)
+        self._special_backend = read_definition(definition, name)
         self.config: dict[str, Any] = {
-            key: _plain(value) if key.endswith("_token") else value for key, value in config.items()
+            key: plain_token(value) if key.endswith("_token") else value for key, value in config.items()
         }
         self.chat_template = chat_template
         self.name = name
@@ -78,7 +77,7 @@ class Tokenizer:
             token.content: id for id, token in sorted(added.items()) if token.special or id in roles.values()
         }
         """Special tokens with their ids."""
-        self._backend = _read(_with_special(definition, self.special_tokens), name)
+        self._backend = read_definition(with_special(definition, self.special_tokens), name)
         self._backend.encode_special_tokens = True  # special tokens typed in text stay text
         self._special_ids = frozenset(self.special_tokens.values())
 
@@ -218,7 +217,7 @@ class Tokenizer:
 
     @cached_property
     def _decoder_types(self) -> set[str]:
-        return _types(json.loads(self._definition).get("decoder"))
+        return step_types(json.loads(self._definition).get("decoder"))
 
     @cached_property
     def lossless(self) -> bool:
@@ -387,40 +386,6 @@ class Tokenizer:
     def _check_id(self, id: int) -> None:
         if not 0 <= id < self.vocab_size:
             raise UsageError(f"No token has this id; ids run from 0 to {self.vocab_size - 1}", received=id)
-
-
-def _read(definition: str, name: str) -> tokenizers.Tokenizer:
-    try:
-        backend = tokenizers.Tokenizer.from_str(definition)
-    except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{name} holds no tokenizer.json that can be read: {error}") from error
-    backend.no_padding()
-    backend.no_truncation()
-    return backend
-
-
-def _with_special(definition: str, special: Mapping[str, int]) -> str:
-    """The definition with these added tokens marked as special; some files leave that out for their end of text."""
-    content = json.loads(definition)
-    unmarked = [token for token in content["added_tokens"] if token["content"] in special and not token["special"]]
-    if not unmarked:
-        return definition
-    for token in unmarked:
-        token["special"] = True
-    return json.dumps(content, ensure_ascii=False)
-
-
-def _plain(token: Any) -> Any:
-    """A special token as its text; configs also write it as a record, which transformers doesn't always take back."""
-    return token.get("content") if isinstance(token, Mapping) else token
-
-
-def _types(step: Any) -> set[str]:
-    """The types of a tokenizer.json's step and of the steps inside it."""
-    if not isinstance(step, Mapping):
-        return set()
-    inner = [*step.get("decoders", ()), *step.get("pretokenizers", ()), *step.get("normalizers", ())]
-    return {str(step.get("type"))}.union(*(_types(part) for part in inner))
 
 
 def _unwritable(texts: Sequence[object]) -> UsageError | DataError:
