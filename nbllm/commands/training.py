@@ -26,6 +26,7 @@ SHARED_OPTIONS = (
     Option(name="--precision", help="of the arithmetic", default="auto", choices=("auto", "fp32", "fp16", "bf16")),
     Option(name="--processes", help="one a device", kind="integer", default="auto", also=("auto",)),
     Option(name="--attention", help="implementation", default="auto", choices=("auto", "sdpa", "eager")),
+    Option(name="--fused", help="loss without logits, in chunks", default="auto", choices=("auto", "torch", "off")),
     Option(name="--clip", help="largest gradient norm; 0 doesn't clip", kind="number", default=1.0),
     Option(name="--held-out", help="fraction of documents never trained on", kind="number", default=0.05),
     Option(name="--eval-every", help="steps between held-out evaluations; 0 only at the end", kind="integer"),

@@ -178,6 +178,8 @@ def _where(run: Any, history: RunHistory) -> str:
             start["parallel"] = str(getattr(run.config, "parallel", "") or start.get("wrapper") or "")
         words.append(start["parallel"])
     words += [str(start.get("precision") or ""), str(start.get("device") or "")]
+    if start.get("fused") not in (None, "off"):
+        words.append("fused loss")
     return ", ".join(word for word in words if word)
 
 

@@ -132,7 +132,8 @@ class TrainConfig:
     attention: Literal["auto", "sdpa", "eager"] = "auto"
     """Attention implementation; `auto`: sdpa where the model has it."""
     fused: Literal["auto", "torch", "off"] = "auto"
-    """Fused ops; `torch` and `off`: plain PyTorch."""
+    """The loss without logits: `torch` in chunks of plain PyTorch; `auto` where the model has a plain linear head;
+    `off`: all logits."""
     adapter: AdapterConfig | None = None
     """Train this adapter instead of all weights."""
     adapter_name: str | None = None

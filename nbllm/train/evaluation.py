@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from nbllm.shards import MicroBatch, TokenStream
-from nbllm.train.losses import loss_sum, target_count
+from nbllm.train.loss_model import LossModel
+from nbllm.train.losses import target_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: nn.Module,
+    model: LossModel,
     stream: TokenStream,
     *,
     seq_len: int,
@@ -46,7 +46,7 @@ def evaluate(
     """A collective call; the same result on every process, None where the stream has nothing to predict.
 
     Args:
-        model: the bare model; left in the mode it was in.
+        model: the model with its loss; left in the mode it was in.
         stream: the held-out part.
         seq_len: T.
         batch_size: B, rows a process at once.
@@ -63,8 +63,8 @@ def evaluate(
             for batch in stream.batches(seq_len, batch_size, rank=rank, world_size=world_size, max_rows=max_rows):
                 ids, targets, positions = to_device(batch, device)
                 with autocast():
-                    logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-                total += torch.tensor([float(loss_sum(logits, targets)), target_count(targets)], dtype=torch.float64)
+                    nats = model(ids, targets, positions, plain=True)
+                total += torch.tensor([float(nats), target_count(targets)], dtype=torch.float64)
     finally:
         model.train(training)
     nats, count = _sum_over_processes(total, device, world_size)

@@ -1,9 +1,7 @@
 """The loss of next-token prediction, as a sum over targets, in plain PyTorch.
 
 Sums, because the caller divides by the number of targets of the whole global batch: a mean a micro-batch would weigh
-targets by where they happen to fall. One row, with z the logits, n = logsumexp z - z_y, q = 1 - e^-n:
-loss = (1 - e) q^g n + e (logsumexp z - mean z) + c logsumexp(z)^2; cross-entropy is g = 0. Sources: focal loss (Lin et
-al. 2017, https://arxiv.org/abs/1708.02002), z-loss (PaLM, https://arxiv.org/abs/2204.02311).
+targets by where they happen to fall. The formula of one target stands in `nbllm.ops.token_losses`.
 
 Shapes: B rows, T positions, V vocabulary.
 """
@@ -14,10 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-IGNORED = -100
-"""The target of a position that is not to be predicted."""
-
-_TINY = 1e-12  # below it, the slope of q^g at q = 0 isn't finite for g < 1
+from nbllm.ops import IGNORED, token_losses
 
 
 def loss_sum(
@@ -40,16 +35,9 @@ def loss_sum(
     flat = targets.reshape(-1)  # [B*T]
     if focal_gamma == 0 and z_loss == 0:
         return F.cross_entropy(rows, flat, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing)
-    valid = flat != IGNORED
-    partition = rows.logsumexp(-1)  # [B*T]
-    nats = partition - rows.gather(-1, flat.clamp(min=0)[:, None])[:, 0]
-    weight = (-torch.expm1(-nats)).clamp(min=_TINY) ** focal_gamma if focal_gamma else 1.0
-    loss = (1 - label_smoothing) * weight * nats
-    if label_smoothing:
-        loss = loss + label_smoothing * (partition - rows.mean(-1))
-    if z_loss:
-        loss = loss + z_loss * partition**2
-    return torch.where(valid, loss, 0.0).sum()
+    return token_losses(
+        rows, flat, focal_gamma=focal_gamma, label_smoothing=label_smoothing, z_loss=z_loss, ignore_index=IGNORED
+    ).sum()
 
 
 def target_count(targets: Tensor) -> int:

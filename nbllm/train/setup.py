@@ -23,6 +23,7 @@ from nbllm.store import Store
 from nbllm.train import precision
 from nbllm.train.checkpoint import Checkpoint
 from nbllm.train.config import TrainConfig
+from nbllm.train.loss_model import LossModel
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -164,14 +165,15 @@ def _absolute(model: str) -> str:
     return str(path.absolute()) if path.is_dir() else model
 
 
-def check_active(wrapped: nn.Module, bare: nn.Module, accelerator: Accelerator) -> str:
+def check_active(wrapped: nn.Module, inner: LossModel, accelerator: Accelerator) -> str:
     """Makes sure of the wrapper and of the number format that the blocks compute in; returns the wrapper's name.
 
     Raises:
         RunError: they aren't what was asked for.
     """
     several = accelerator.num_processes > 1
-    wrapper = type(wrapped).__name__ if wrapped is not bare else "none"
+    bare = inner.model
+    wrapper = type(wrapped).__name__ if wrapped is not inner else "none"
     if several != isinstance(wrapped, nn.parallel.DistributedDataParallel):
         raise RunError(f"{accelerator.num_processes} processes train with the wrapper {wrapper!r}")
     seen: list[torch.dtype] = []
@@ -182,7 +184,8 @@ def check_active(wrapped: nn.Module, bare: nn.Module, accelerator: Accelerator) 
     bare.eval()
     try:
         with torch.no_grad():
-            bare(input_ids=torch.ones(1, 2, dtype=torch.int64, device=accelerator.device), use_cache=False)
+            ids = torch.ones(1, 2, dtype=torch.int64, device=accelerator.device)
+            inner(ids, ids, torch.arange(2, device=accelerator.device)[None])
     finally:
         handle.remove()
         bare.train(training)

@@ -29,7 +29,7 @@ from nbllm.train import state
 from nbllm.train.config import TrainConfig
 from nbllm.train.evaluation import Evaluation, evaluate, to_device
 from nbllm.train.journal import Journal
-from nbllm.train.losses import loss_sum
+from nbllm.train.loss_model import LossModel
 from nbllm.train.optimizer import Optimizers
 from nbllm.train.orders import PAUSE_POLL_S, OrderDesk, Orders
 from nbllm.train.plan import Plan
@@ -79,7 +79,8 @@ class Trainer:
         config: what was asked.
         plan: what was settled.
         accelerator: joins the processes.
-        model: the prepared model (wrapped where there are several processes).
+        model: the model with its loss, prepared (wrapped where there are several processes).
+        inner: the same without a wrapper.
         bare: the model itself.
         optimizers: of the bare model.
         shards: the data.
@@ -96,6 +97,7 @@ class Trainer:
         *,
         accelerator: Accelerator,
         model: nn.Module,
+        inner: LossModel,
         bare: PreTrainedModel,
         optimizers: Optimizers,
         shards: Shards,
@@ -109,6 +111,7 @@ class Trainer:
         self.plan = plan
         self.accelerator = accelerator
         self.model = model
+        self.inner = inner
         self.bare = bare
         self.optimizers = optimizers
         self.shards = shards
@@ -230,23 +233,16 @@ class Trainer:
         """
         self.optimizers.set_lr(lr)
         self.optimizers.zero_grad()
-        share = self.world_size / max(batch.target_count, 1)
+        share = torch.tensor(self.world_size / max(batch.target_count, 1), device=self.device)
         total = torch.zeros((), device=self.device)
         last = len(batch.micro_batches) - 1
         for number, micro_batch in enumerate(batch.micro_batches):
             waits = number < last and self.world_size > 1
             with self.model.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
                 ids, targets, positions = to_device(micro_batch, self.device)
-                logits = self.model(input_ids=ids, position_ids=positions, use_cache=False).logits
-                nats = loss_sum(
-                    logits,
-                    targets,
-                    focal_gamma=self.config.focal_gamma if self.config.loss == "focal" else 0.0,
-                    label_smoothing=self.config.label_smoothing,
-                    z_loss=self.config.z_loss,
-                )
-                self.accelerator.backward(nats * share)
-            total += nats.detach()
+                loss = self.model(ids, targets, positions, share)
+                self.accelerator.backward(loss)
+            total += loss.detach() / share
         if self.world_size > 1:
             dist.all_reduce(total)
         scaler = self.accelerator.scaler
@@ -266,7 +262,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         result: Evaluation | None = evaluate(
-            self.bare,
+            self.inner,
             self.shards.held_out,
             seq_len=self.config.seq_len,
             batch_size=2 * self.config.batch_size,
@@ -300,7 +296,8 @@ class Trainer:
         prompt = [int(token) for token in stream.tokens[: min(length, int(stream.boundaries[1]) - 1)]]
         parameters = SamplingParameters(max_new_tokens=min(_SAMPLE_TOKENS, self.config.seq_len - length))
         try:
-            made = generate(self.bare, self.tokenizer, prompt, parameters, keep=False)
+            with self.accelerator.autocast():
+                made = generate(self.bare, self.tokenizer, prompt, parameters, keep=False)
         except DataError:  # logits that aren't numbers: the step's own line says so
             return
         if made.stop_reason == "interrupted":

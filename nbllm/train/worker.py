@@ -33,6 +33,7 @@ from nbllm.train import checkpoint as disk
 from nbllm.train import locks, setup
 from nbllm.train.config import TrainConfig
 from nbllm.train.journal import Journal
+from nbllm.train.loss_model import LossModel
 from nbllm.train.optimizer import Optimizers, default_lr
 from nbllm.train.plan import Plan, fit_steps, make_plan, steps_wanted
 from nbllm.train.trainer import Trainer, broadcast_float
@@ -110,10 +111,11 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     bare.to(accelerator.device)
     kind, lr = _optimizer(config, bare)
     optimizers = Optimizers(bare, kind=kind, weight_decay=config.weight_decay)
+    inner = _with_loss(config, bare)
     if config.compile:
-        bare.compile()
-    model = accelerator.prepare_model(bare)
-    wrapper = setup.check_active(model, bare, accelerator)
+        inner.compile()
+    model = accelerator.prepare_model(inner)
+    wrapper = setup.check_active(model, inner, accelerator)
     torch.manual_seed(config.seed * 1_000_003 + accelerator.process_index)
 
     loader = _loader(config, shards, accelerator.process_index, accelerator.num_processes)
@@ -124,6 +126,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
         _draft_plan(config, loader, kind=kind, lr=lr),
         accelerator=accelerator,
         model=model,
+        inner=inner,
         bare=bare,
         optimizers=optimizers,
         shards=shards,
@@ -155,6 +158,8 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             optimizer=kind,
             lr=trainer.plan.lr,
             seq_len=config.seq_len,
+            fused=inner.fused,
+            fused_why=inner.why,
         )
     status = trainer.run()
     if config.adapter is not None and main_process:
@@ -177,6 +182,15 @@ def _loader(config: TrainConfig, shards: Shards, rank: int, world_size: int) -> 
         seed=config.seed,
         epochs=config.epochs,
     )
+
+
+def _with_loss(config: TrainConfig, bare: PreTrainedModel) -> LossModel:
+    settings = {
+        "focal_gamma": config.focal_gamma if config.loss == "focal" else 0.0,
+        "label_smoothing": config.label_smoothing,
+        "z_loss": config.z_loss,
+    }
+    return LossModel(bare, fused=config.fused, settings=settings)
 
 
 def _optimizer(config: TrainConfig, bare: PreTrainedModel) -> tuple[str, float]:

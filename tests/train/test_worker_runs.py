@@ -23,6 +23,7 @@ from nbllm.train import checkpoint as disk
 from nbllm.train import control, launch, locks, trainer, worker
 from nbllm.train.config import AdapterConfig
 from nbllm.train.evaluation import stream_targets
+from nbllm.train.loss_model import LossModel
 
 __all__ = ["kit"]  # the fixture
 
@@ -279,8 +280,8 @@ def test_a_worker_whose_supervisor_died_writes_a_checkpoint_and_leaves(kit: Kit)
 
 def test_a_gradient_that_is_not_finite_is_not_applied_and_ends_the_run(kit: Kit, monkeypatch):
     folder = kit.run_folder("spoilt", steps=100)
-    original = trainer.loss_sum
-    monkeypatch.setattr(trainer, "loss_sum", lambda *given, **named: original(*given, **named) * float("nan"))
+    original = LossModel.forward
+    monkeypatch.setattr(LossModel, "forward", lambda *given, **named: original(*given, **named) * float("nan"))
     with pytest.raises(RunError, match="hasn't been finite for 21 steps, since step 1"):
         train(folder)
     steps = events(folder, "step")
