@@ -38,6 +38,15 @@ class Orders:
     """What the scheduled learning rate is multiplied by."""
     orphaned: bool = False
     """The reason to stop is that the supervisor is gone."""
+    terminated: bool = False
+    """The reason to stop is a TERM signal, to this process or another of the run."""
+
+    @property
+    def reason(self) -> str:
+        """Why the run stops, in words."""
+        if self.orphaned:
+            return "the supervisor is gone"
+        return "the process was told to terminate" if self.terminated else "asked to stop"
 
 
 class OrderDesk:
@@ -83,12 +92,13 @@ class OrderDesk:
             stop, checkpoint, paused, factor, orphaned = flags.tolist()
             return Orders(
                 stop=bool(stop) or bool(told.item()),
+                terminated=bool(told.item()),
                 checkpoint=bool(checkpoint),
                 paused=bool(paused),
                 lr_factor=factor,
                 orphaned=bool(orphaned),
             )
-        return replace(self._orders, stop=self._orders.stop or self._terminate)
+        return replace(self._orders, stop=self._orders.stop or self._terminate, terminated=self._terminate)
 
     def done(self) -> None:
         """Acknowledges everything seen so far; the checkpoint that was asked for has been written."""

@@ -152,7 +152,7 @@ class Trainer:
         while self.progress.step < self.plan.total_steps:
             orders = self._obey()
             if orders.stop:
-                reason = "the supervisor is gone" if orders.orphaned else "asked to stop"
+                reason = orders.reason
                 break
             began = time.perf_counter()
             self._step(self.loader.next_batch(), lr_factor=orders.lr_factor)

@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -258,6 +260,25 @@ def test_orders_pause_checkpoint_rate_resume_and_stop(kit: Kit):
     (end,) = events(folder, "end")
     assert end["status"] == "stopped"
     assert end["step"] == last_step(events(folder)) == disk.newest(folder).step < 5000
+
+
+def test_a_terminated_run_says_so_and_goes_on_where_it_was(kit: Kit, monkeypatch):
+    whole = kit.train("never-terminated", steps=6)
+    folder = kit.run_folder("terminated", steps=6)
+    original = trainer.Trainer._step
+
+    def stepping(self, *given, **named):
+        original(self, *given, **named)
+        if self.progress.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_step", stepping)
+        assert train(folder) == "stopped"
+    (end,) = events(folder, "end")
+    assert (end["step"], end["reason"]) == (3, "the process was told to terminate")
+    assert train(folder, resume=True) == "done"
+    assert losses(folder) == losses(whole)
 
 
 def test_a_worker_whose_supervisor_died_writes_a_checkpoint_and_leaves(kit: Kit):

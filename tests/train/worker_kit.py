@@ -58,9 +58,13 @@ class Kit:
         return folder
 
     def train(self, name, **changes):
-        """Trains in this process; returns the folder."""
+        """Trains in this process to the end; returns the folder.
+
+        A run in this process takes its TERM signal, such as a time limit's, and stops: said here, where its losses
+        would only look too few.
+        """
         folder = self.run_folder(name, **changes)
-        train(folder)
+        assert train(folder) == "done", events(folder, "end")[-1]["reason"]
         return folder
 
 
