@@ -1,14 +1,14 @@
-"""What a session does with artefacts by name: make one current, remove some."""
+"""What a session does with artefacts by name: make one current, remove some, all, or what nothing uses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from nbllm.errors import NotFoundError, StoreError, did_you_mean
 from nbllm.sessions.models import ModelReference
 from nbllm.sessions.pointers import POINTERS
-from nbllm.store import Manifest
+from nbllm.store import KINDS, Manifest
 
 if TYPE_CHECKING:
     from nbllm.sessions.core import Session
@@ -47,11 +47,7 @@ def remove(session: Session, names: Sequence[str], *, yes: bool = False) -> list
     from nbllm.train import live_runs
 
     live = {run.name for run in live_runs(session.store)}
-    for manifest in doomed:
-        if manifest.kind == "run" and manifest.name in live:
-            raise StoreError(
-                f"The run {manifest.name!r} is live", next=f"Stop it first: %llm_train --stop {manifest.name}"
-            )
+    _refuse_live(doomed, live)
     others = [child for manifest in doomed for child in session.store.dependants(manifest) if child not in doomed]
     if others and not yes:
         shown = ", ".join(f"{child.kind} {child.name}" for child in others[:8])
@@ -59,11 +55,58 @@ def remove(session: Session, names: Sequence[str], *, yes: bool = False) -> list
             f"Made from {', '.join(names)}: {shown}", next="Add --yes to remove what you named and keep those"
         )
     for manifest in doomed:
-        session.store.remove(manifest)
-        with session.lock:
-            current = getattr(session, manifest.kind, None) if manifest.kind in POINTERS else None
-            if current is not None and getattr(current, "name", current) == manifest.name:
-                setattr(session, manifest.kind, None)
-            if manifest.kind == "run" and session.model and session.model.source == manifest.name:
-                session.model = None
+        _remove(session, manifest)
     return doomed
+
+
+def remove_all(session: Session, *, yes: bool = False) -> list[Manifest]:
+    """Removes every artefact of the store; refuses, naming how many, unless `yes`, and while a run is live.
+
+    Returns:
+        What was removed.
+    """
+    from nbllm.train import live_runs
+
+    doomed = [manifest for kind in KINDS for manifest in session.store.manifests(kind)]
+    _refuse_live(doomed, {run.name for run in live_runs(session.store)})
+    if doomed and not yes:
+        counts = {kind: sum(manifest.kind == kind for manifest in doomed) for kind in KINDS}
+        shown = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        raise StoreError(f"This would remove everything: {shown}", next="Type %llm_session rm --all --yes")
+    for manifest in doomed:
+        _remove(session, manifest)
+    return doomed
+
+
+def collect(session: Session) -> list[Manifest]:
+    """Removes what nothing uses and nbllm makes again by itself: token shards that no artefact was made from, and the
+    exports that `--backend` keeps. What a user made is never collected.
+
+    Returns:
+        What was removed.
+    """
+    store = session.store
+    used = {parent.hash for kind in KINDS for manifest in store.manifests(kind) for parent in manifest.parents}
+    doomed = [manifest for manifest in store.manifests("shards") if manifest.hash not in used]
+    doomed += store.manifests("export")
+    for manifest in doomed:
+        _remove(session, manifest)
+    return doomed
+
+
+def _refuse_live(doomed: Sequence[Manifest], live: Collection[str]) -> None:
+    for manifest in doomed:
+        if manifest.kind == "run" and manifest.name in live:
+            raise StoreError(
+                f"The run {manifest.name!r} is live", next=f"Stop it first: %llm_train --stop {manifest.name}"
+            )
+
+
+def _remove(session: Session, manifest: Manifest) -> None:
+    session.store.remove(manifest)
+    with session.lock:
+        current = getattr(session, manifest.kind, None) if manifest.kind in POINTERS else None
+        if current is not None and getattr(current, "name", current) == manifest.name:
+            setattr(session, manifest.kind, None)
+        if manifest.kind == "run" and session.model and session.model.source == manifest.name:
+            session.model = None

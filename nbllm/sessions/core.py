@@ -6,10 +6,6 @@ transformers; they choose inputs and move the pointers, and do no work of their 
 
 from __future__ import annotations
 
-import os
-import re
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,38 +14,14 @@ from nbllm.errors import DataError, NotFoundError, UsageError
 from nbllm.sessions.looking import Looking
 from nbllm.sessions.models import ModelReference
 from nbllm.sessions.starting import compressed_reference, new_config, new_shards, plain_corpus, recordable, start_run
-from nbllm.store import Manifest, Store, check_name
+from nbllm.store import Manifest
 
 if TYPE_CHECKING:
     from nbllm.corpus import Corpus
+    from nbllm.sessions.archive import Unpacked
     from nbllm.sessions.card import SessionCard
     from nbllm.tokenizer import Comparison, Tokenizer
     from nbllm.train import Run
-
-_sessions: dict[tuple[Path, str], Session] = {}
-_sessions_lock = threading.Lock()
-
-
-def current_session(name: str | None = None, store: Store | None = None) -> Session:
-    """The one session of that name over that store in this process."""
-    store = store or Store.find()
-    name = check_name(name or _default_name())
-    with _sessions_lock:
-        key = store.root, name
-        if key not in _sessions:
-            _sessions[key] = Session(store, name)
-        return _sessions[key]
-
-
-def _default_name() -> str:
-    """`NBLLM_SESSION`, else the notebook's name where the front end tells it, else `default`."""
-    if os.environ.get("NBLLM_SESSION"):
-        return os.environ["NBLLM_SESSION"]
-    main = sys.modules.get("__main__")
-    notebook = os.environ.get("JPY_SESSION_NAME", "") or str(getattr(main, "__vsc_ipynb_file__", ""))
-    if not notebook.endswith(".ipynb"):
-        return "default"
-    return re.sub(r"[^\w .+-]", "-", Path(notebook).stem).strip(" .-_+")[:100] or "default"
 
 
 class Session(Looking):
@@ -345,15 +317,44 @@ class Session(Looking):
 
         return use(self, name)
 
-    def rm(self, *names: str, yes: bool = False) -> list[Manifest]:
+    def rm(self, *names: str, all: bool = False, yes: bool = False) -> list[Manifest]:
         """Removes artefacts; refuses, naming them, where others were made from these, unless `yes`.
+
+        Args:
+            names: of what to remove.
+            all: remove everything in the store; refuses unless `yes`.
+            yes: do it.
 
         Returns:
             What was removed.
         """
-        from nbllm.sessions.contents import remove
+        from nbllm.sessions.contents import remove, remove_all
 
-        return remove(self, names, yes=yes)
+        return remove_all(self, yes=yes) if all else remove(self, names, yes=yes)
+
+    def gc(self) -> list[Manifest]:
+        """Removes what nothing uses and is made again when needed (unused token shards, exports kept for
+        `--backend`); returns it."""
+        from nbllm.sessions.contents import collect
+
+        return collect(self)
+
+    def pack(self, file: str | Path, *, overwrite: bool = False) -> list[Manifest]:
+        """Writes the current artefacts, all that they were made from and the script into one file, for a colleague.
+
+        Returns:
+            The artefacts in it, oldest first.
+        """
+        from nbllm.sessions.archive import pack
+
+        return pack(self, file, overwrite=overwrite)
+
+    def unpack(self, file: str | Path, *, overwrite: bool = False) -> Unpacked:
+        """Takes such a file's artefacts into this store, checked byte by byte, and makes current here what was
+        current there. No code in it is run."""
+        from nbllm.sessions.archive import unpack
+
+        return unpack(self, file, overwrite=overwrite)
 
     def script(self) -> str:
         """The Python script that rebuilds what is current from its sources."""

@@ -99,7 +99,7 @@ class Models:
                 next=f"Wait for one (%llm_train --attach {run.name}), or press Checkpoint in its panel",
             )
         chosen = checkpoints[-1]
-        base = _base_of_adapter(chosen.path)
+        base = _base_of_adapter(self._store, chosen.path)
         return base or str(chosen.path)
 
     def tokenizer(self, reference: ModelReference) -> Tokenizer:
@@ -173,7 +173,7 @@ class Models:
 
     def base_of(self, adapter: str, current: ModelReference | None) -> ModelReference:
         """The model that an adapter belongs to: what its configuration names, else the current one."""
-        base = _base_of_adapter(self.adapter_folder(adapter))
+        base = _base_of_adapter(self._store, self.adapter_folder(adapter))
         if base:
             path = Path(base)
             if path.parent.name == "checkpoints" and path.parent.parent.name in self._store.names("run"):
@@ -207,7 +207,7 @@ class Models:
 
         folder = self.adapter_folder(adapter) if adapter else None
         if folder is not None:
-            wanted = _base_of_adapter(folder)
+            wanted = _base_of_adapter(self._store, folder)
             if wanted and _content_key(wanted) != _content_key(self.path(reference)):
                 reference = self.base_of(str(adapter), reference)
         path = self.path(reference)
@@ -314,8 +314,12 @@ def _stored_dtype(path: str, device: str) -> str:
     return "fp32" if name == "fp16" and device == "cpu" else name
 
 
-def _base_of_adapter(folder: str | Path) -> str | None:
-    """The base that an adapter folder names; None where the folder holds no adapter."""
+def _base_of_adapter(store: Store, folder: str | Path) -> str | None:
+    """The base that an adapter folder names, where the store lies now; None where the folder holds no adapter."""
     from nbllm.model import adapter_base, is_adapter_folder
 
-    return adapter_base(folder) if is_adapter_folder(folder) else None
+    if not is_adapter_folder(folder):
+        return None
+    base = adapter_base(folder)
+    here = store.root.joinpath(*Path(base).parts[-4:])  # runs/NAME/checkpoints/STEP of a store that was moved
+    return str(here) if Path(base).parts[-4:-3] == ("runs",) and not Path(base).exists() and here.is_dir() else base

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from nbllm.errors import UsageError, did_you_mean
@@ -195,6 +196,16 @@ class TrainConfig:
                 )
         if isinstance(self.adapter, Mapping):
             object.__setattr__(self, "adapter", AdapterConfig(**self.adapter))
+
+    def moved_to(self, root: Path) -> TrainConfig:
+        """The same config for a store that lies at `root` now: paths that were below its old place are below the new
+        one, so that a run goes on after its store was moved, renamed or handed over."""
+        old = Path(self.store_root)
+        if old == root:
+            return self
+        model = Path(self.model)
+        inside = model.is_absolute() and model.is_relative_to(old)
+        return replace(self, store_root=str(root), model=str(root / model.relative_to(old)) if inside else self.model)
 
     def as_json(self) -> dict[str, Any]:
         """The config as JSON values; `hash_value` of it is the content hash of a run."""

@@ -76,8 +76,8 @@ class Run:
 
     @property
     def config(self) -> TrainConfig:
-        """What it was asked to do."""
-        return TrainConfig.from_json(read_json(self.folder / CONFIG))
+        """What it was asked to do, with the store where it lies now."""
+        return TrainConfig.from_json(read_json(self.folder / CONFIG)).moved_to(self.store.root)
 
     @property
     def status(self) -> Status:

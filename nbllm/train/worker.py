@@ -81,7 +81,7 @@ def train(folder: Path, *, resume: bool = False) -> str:
         NbllmError: whatever the config, the data or the device don't allow, in one line.
     """
     try:
-        config = TrainConfig.from_json(read_json(folder / "config.json"))
+        config = TrainConfig.from_json(read_json(folder / "config.json")).moved_to(folder.absolute().parents[1])
     except FileNotFoundError as error:
         raise NotFoundError(f"{folder} holds no config.json of a run") from error
     rank = int(os.environ.get("RANK", "0"))
