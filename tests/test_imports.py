@@ -37,7 +37,9 @@ ALLOWED = {
         "train", "doctor", "bench", "inspect",
     },
     # completion looks names up in the tables of presets, recipes and stages
-    "commands": {"errors", "store", "sessions", "model.presets", "corpus.recipe", "corpus.stages"},
+    "commands": {
+        "errors", "store", "sessions", "model.presets", "corpus.recipe", "corpus.stages", "train.parallel.names",
+    },
     "panels": {"errors", "sessions", "sample.parameters", "tokenizer"},
     "magics": {"errors", "sessions", "commands", "panels", "train"},
     "__main__": {"errors", "commands"},

@@ -7,6 +7,7 @@ from typing import Any
 from nbllm.commands.base import Call
 from nbllm.commands.options import Option
 from nbllm.errors import Interrupted
+from nbllm.train.parallel.names import PLANS
 
 SHARED_OPTIONS = (
     Option(name="--loss", help="cross-entropy, or focal", default="ce", choices=("ce", "focal")),
@@ -25,6 +26,7 @@ SHARED_OPTIONS = (
     Option(name="--schedule", help="how", default="cosine", choices=("cosine", "wsd", "linear", "constant")),
     Option(name="--precision", help="of the arithmetic", default="auto", choices=("auto", "fp32", "fp16", "bf16")),
     Option(name="--processes", help="one a device", kind="integer", default="auto", also=("auto",)),
+    Option(name="--parallel", help="how processes share the work", default="ddp", choices=tuple(PLANS)),
     Option(name="--attention", help="implementation", default="auto", choices=("auto", "sdpa", "eager")),
     Option(name="--fused", help="loss without logits, in chunks", default="auto", choices=("auto", "torch", "off")),
     Option(name="--clip", help="largest gradient norm; 0 doesn't clip", kind="number", default=1.0),

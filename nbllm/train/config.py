@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbllm.errors import UsageError, did_you_mean
+from nbllm.train.parallel.names import check_plan
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "objective": ("clm",),
@@ -20,7 +21,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("auto", "adamw", "muon"),
     "schedule": ("cosine", "wsd", "linear", "constant"),
     "precision": ("auto", "fp32", "fp16", "bf16"),
-    "parallel": ("ddp",),
     "attention": ("auto", "sdpa", "eager"),
     "fused": ("auto", "torch", "off"),
 }
@@ -110,8 +110,8 @@ class TrainConfig:
     """`auto`: bf16 autocast where the device computes in it, else fp32."""
     processes: int | Literal["auto"] = "auto"
     """Processes, one a device; `auto`: every visible GPU, one on a CPU."""
-    parallel: Literal["ddp"] = "ddp"
-    """How processes share the work."""
+    parallel: str = "ddp"
+    """How processes share the work: a name of `nbllm.train.parallel.PLANS`."""
     clip: float | None = 1.0
     """Largest global gradient norm; None or 0: not clipped."""
     held_out: float = 0.05
@@ -160,6 +160,14 @@ class TrainConfig:
         _whole("seed", self.seed, least=0)
         if self.processes != "auto":
             _whole("processes", self.processes, least=1)
+        check_plan(
+            self.parallel,
+            optimizer=self.optimizer,
+            precision=self.precision,
+            compiled=self.compile,
+            processes=self.processes,
+            adapter=self.adapter is not None,
+        )
         if self.seq_len < 2:
             raise UsageError("--seq-len must be at least 2", received=self.seq_len)
         given = [name for name in ("steps", "epochs", "tokens") if getattr(self, name) is not None]

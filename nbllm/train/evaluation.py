@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from nbllm.shards import MicroBatch, TokenStream
-from nbllm.train.loss_model import LossModel
 from nbllm.train.losses import target_count
 
 
@@ -32,7 +32,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: LossModel,
+    model: nn.Module,
     stream: TokenStream,
     *,
     seq_len: int,
@@ -40,6 +40,7 @@ def evaluate(
     max_rows: int | None,
     rank: int,
     world_size: int,
+    group: dist.ProcessGroup | None = None,
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[None]],
 ) -> Evaluation | None:
@@ -51,7 +52,8 @@ def evaluate(
         seq_len: T.
         batch_size: B, rows a process at once.
         max_rows: take that many rows, evenly spread, where there are more.
-        rank, world_size: this process among all.
+        rank, world_size: this process's share of the rows.
+        group: the processes with different shares; None: all.
         device: where the model is.
         autocast: the run's precision.
     """
@@ -67,7 +69,7 @@ def evaluate(
                 total += torch.tensor([float(nats), target_count(targets)], dtype=torch.float64)
     finally:
         model.train(training)
-    nats, count = _sum_over_processes(total, device, world_size)
+    nats, count = _sum_over_processes(total, device, world_size, group)
     if count == 0:
         return None
     text_bytes = stream.text_bytes * count / stream_targets(stream, seq_len)
@@ -88,10 +90,12 @@ def to_device(batch: MicroBatch, device: torch.device) -> tuple[torch.Tensor, to
     return ids, targets, positions
 
 
-def _sum_over_processes(total: torch.Tensor, device: torch.device, world_size: int) -> tuple[float, float]:
+def _sum_over_processes(
+    total: torch.Tensor, device: torch.device, world_size: int, group: dist.ProcessGroup | None
+) -> tuple[float, float]:
     if world_size > 1:
         # doubles, which only MPS lacks, and MPS has one device
         total = total.to(device)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=group)
     nats, count = total.tolist()
     return nats, count

@@ -165,17 +165,13 @@ def _absolute(model: str) -> str:
     return str(path.absolute()) if path.is_dir() else model
 
 
-def check_active(wrapped: nn.Module, inner: LossModel, accelerator: Accelerator) -> str:
-    """Makes sure of the wrapper and of the number format that the blocks compute in; returns the wrapper's name.
+def check_precision(inner: LossModel, evaluated: nn.Module, accelerator: Accelerator) -> None:
+    """Makes sure of the number format that the blocks compute in. A collective call.
 
     Raises:
-        RunError: they aren't what was asked for.
+        RunError: it isn't what was asked for.
     """
-    several = accelerator.num_processes > 1
     bare = inner.model
-    wrapper = type(wrapped).__name__ if wrapped is not inner else "none"
-    if several != isinstance(wrapped, nn.parallel.DistributedDataParallel):
-        raise RunError(f"{accelerator.num_processes} processes train with the wrapper {wrapper!r}")
     seen: list[torch.dtype] = []
     inside = [layer for _, layer in find_blocks(bare)[1].named_modules() if hasattr(layer, "weight")]
     watched = next(layer for layer in inside if layer.weight.ndim == 2)
@@ -185,11 +181,10 @@ def check_active(wrapped: nn.Module, inner: LossModel, accelerator: Accelerator)
     try:
         with torch.no_grad():
             ids = torch.ones(1, 2, dtype=torch.int64, device=accelerator.device)
-            inner(ids, ids, torch.arange(2, device=accelerator.device)[None])
+            evaluated(ids, ids, torch.arange(2, device=accelerator.device)[None])
     finally:
         handle.remove()
         bare.train(training)
     expected = _DTYPES[active_precision(accelerator)]
     if seen != [expected]:
         raise RunError(f"The blocks compute in {seen}, where {expected} was asked for")
-    return wrapper

@@ -18,33 +18,43 @@ from torch import Tensor
 from nbllm.errors import StoreError
 from nbllm.store import read_json, write_json
 from nbllm.train.optimizer import Optimizers
+from nbllm.train.parallel.replicated import Parallel
 
 
-def save_optimizers(optimizers: Optimizers, folder: Path) -> None:
-    """Writes `optimizer-NAME.safetensors` for each member: keys `PARAMETER|FIELD`."""
+def save_optimizers(optimizers: Optimizers, folder: Path, parallel: Parallel) -> None:
+    """Writes `optimizer-NAME.safetensors` for each member: keys `PARAMETER|FIELD`, whole tensors whatever the plan.
+
+    A collective call; rank 0 writes.
+    """
     for name, member in optimizers.members.items():
         tensors = {
-            f"{optimizers.names[id(weight)]}|{key}": value.detach().cpu().contiguous()
+            f"{optimizers.names[id(weight)]}|{key}": value.detach()
             for weight, fields in member.state.items()
             for key, value in fields.items()
         }
-        save_file(tensors, folder / f"optimizer-{name}.safetensors")
+        whole = parallel.collect(tensors)
+        if whole is not None:
+            kept = {key: value.cpu().contiguous() for key, value in whole.items()}
+            save_file(kept, folder / f"optimizer-{name}.safetensors")
 
 
-def load_optimizers(optimizers: Optimizers, folder: Path) -> None:
+def load_optimizers(optimizers: Optimizers, folder: Path, parallel: Parallel) -> None:
     """Reads what `save_optimizers` wrote; raises StoreError where it belongs to other optimizers or parameters."""
     for name, member in optimizers.members.items():
         path = folder / f"optimizer-{name}.safetensors"
         if not path.is_file():
             raise StoreError(f"{path} isn't there: the run was trained by another optimizer")
-        order = [optimizers.names[id(weight)] for group in member.param_groups for weight in group["params"]]
-        index = {parameter: number for number, parameter in enumerate(order)}
+        weights = [weight for group in member.param_groups for weight in group["params"]]
+        index = {optimizers.names[id(weight)]: number for number, weight in enumerate(weights)}
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in load_file(path).items():
             parameter, _, field = key.rpartition("|")
+            if not parallel.owns(parameter):
+                continue
             if parameter not in index:
                 raise StoreError(f"{path} holds {parameter}, which this model doesn't train")
-            state.setdefault(index[parameter], {})[field] = value
+            number = index[parameter]
+            state.setdefault(number, {})[field] = parallel.place(value, weights[number])
         member.load_state_dict({"state": state, "param_groups": member.state_dict()["param_groups"]})
 
 

@@ -1,14 +1,13 @@
 """The training loop of one process: steps, evaluations, checkpoints and orders, in step with all other processes.
 
 The loss of a step is the sum over its targets divided by their number in the whole global batch, over all processes and
-micro-steps, so that neither accumulation nor the number of processes changes what is optimised. Gradients are averaged
-over processes by DistributedDataParallel, which a factor of the world size undoes.
+micro-steps, so that neither accumulation nor the number of processes changes what is optimised. How the
+processes share the work is `nbllm.train.parallel`'s business.
 Everything that the next step depends on is in a checkpoint: a resumed run repeats the uninterrupted one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from nbllm import adapters
 from nbllm.errors import DataError, RunError
@@ -32,6 +31,7 @@ from nbllm.train.journal import Journal
 from nbllm.train.loss_model import LossModel
 from nbllm.train.optimizer import Optimizers
 from nbllm.train.orders import PAUSE_POLL_S, OrderDesk, Orders
+from nbllm.train.parallel.replicated import Parallel
 from nbllm.train.plan import Plan
 from nbllm.train.schedule import lr_share
 
@@ -79,9 +79,8 @@ class Trainer:
         config: what was asked.
         plan: what was settled.
         accelerator: joins the processes.
-        model: the model with its loss, prepared (wrapped where there are several processes).
-        inner: the same without a wrapper.
-        bare: the model itself.
+        parallel: how they share the work; has wrapped the model.
+        inner: the model with its loss, without a wrapper.
         optimizers: of the bare model.
         shards: the data.
         loader: this process's share of the training part.
@@ -96,9 +95,8 @@ class Trainer:
         plan: Plan,
         *,
         accelerator: Accelerator,
-        model: nn.Module,
+        parallel: Parallel,
         inner: LossModel,
-        bare: PreTrainedModel,
         optimizers: Optimizers,
         shards: Shards,
         loader: Loader,
@@ -110,9 +108,8 @@ class Trainer:
         self.config = config
         self.plan = plan
         self.accelerator = accelerator
-        self.model = model
+        self.parallel = parallel
         self.inner = inner
-        self.bare = bare
         self.optimizers = optimizers
         self.shards = shards
         self.loader = loader
@@ -133,7 +130,7 @@ class Trainer:
         saved = read_json(folder / _TRAINER)
         self.progress = Progress(**saved["progress"])
         self.loader.load_state_dict(saved["loader"])
-        state.load_optimizers(self.optimizers, folder)
+        state.load_optimizers(self.optimizers, folder, self.parallel)
         if self.accelerator.scaler is not None and saved["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(saved["scaler"])
         state.load_random(folder, self.rank)
@@ -233,24 +230,15 @@ class Trainer:
         """
         self.optimizers.set_lr(lr)
         self.optimizers.zero_grad()
-        share = torch.tensor(self.world_size / max(batch.target_count, 1), device=self.device)
-        total = torch.zeros((), device=self.device)
-        last = len(batch.micro_batches) - 1
-        for number, micro_batch in enumerate(batch.micro_batches):
-            waits = number < last and self.world_size > 1
-            with self.model.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator]
-                ids, targets, positions = to_device(micro_batch, self.device)
-                loss = self.model(ids, targets, positions, share)
-                self.accelerator.backward(loss)
-            total += loss.detach() / share
-        if self.world_size > 1:
-            dist.all_reduce(total)
+        share = torch.tensor(1 / max(batch.target_count, 1), device=self.device)
+        micro_batches = [to_device(micro_batch, self.device) for micro_batch in batch.micro_batches]
+        total = self.parallel.gradients(micro_batches, share, self.accelerator.backward)
+        self.parallel.sum_over_data(total)
         scaler = self.accelerator.scaler
         if scaler is not None:
             for member in self.optimizers:
                 scaler.unscale_(member)
-        limit = self.config.clip or math.inf
-        norm = float(nn.utils.clip_grad_norm_(self.optimizers.parameters, limit))
+        norm = self.parallel.clip(self.optimizers.parameters, self.config.clip)
         for member in self.optimizers:
             if scaler is not None:
                 scaler.step(member)
@@ -262,13 +250,14 @@ class Trainer:
 
     def _evaluate(self) -> None:
         result: Evaluation | None = evaluate(
-            self.inner,
+            self.parallel.evaluated,
             self.shards.held_out,
             seq_len=self.config.seq_len,
             batch_size=2 * self.config.batch_size,
             max_rows=self.plan.eval_rows,
-            rank=self.rank,
-            world_size=self.world_size,
+            rank=self.parallel.data_rank,
+            world_size=self.parallel.data_world,
+            group=self.parallel.data_group,
             device=self.device,
             autocast=self.accelerator.autocast,
         )
@@ -284,10 +273,11 @@ class Trainer:
         fields = {"eval_loss": result.loss, "bits_per_byte": result.bits_per_byte}
         self._write("eval", step=progress.step, **fields)
         self._track({f"eval/{name}": value for name, value in fields.items() if value is not None})
-        if self.rank == 0:
-            self._sample()
+        whole = self.parallel.whole_model()
+        if self.rank == 0 and whole is not None:
+            self._sample(whole)
 
-    def _sample(self) -> None:
+    def _sample(self, model: PreTrainedModel) -> None:
         """Shows how the model goes on from the beginning of a held-out document; the same random numbers each time."""
         from nbllm.sample import SamplingParameters, generate
 
@@ -297,7 +287,7 @@ class Trainer:
         parameters = SamplingParameters(max_new_tokens=min(_SAMPLE_TOKENS, self.config.seq_len - length))
         try:
             with self.accelerator.autocast():
-                made = generate(self.bare, self.tokenizer, prompt, parameters, keep=False)
+                made = generate(model, self.tokenizer, prompt, parameters, keep=False)
         except DataError:  # logits that aren't numbers: the step's own line says so
             return
         if made.stop_reason == "interrupted":
@@ -312,13 +302,15 @@ class Trainer:
         self.accelerator.wait_for_everyone()
         draft = disk.draft_path(self.folder, step)
         state.save_random(draft / disk.STATE, self.rank)
-        if self.rank == 0:
+        whole = self.parallel.whole_model()
+        if self.rank == 0 and whole is not None:
             if self.config.adapter is None:
-                self.bare.save_pretrained(draft)
+                whole.save_pretrained(draft)
             else:
-                adapters.save(self.bare, draft)
+                adapters.save(whole, draft)
+        state.save_optimizers(self.optimizers, draft / disk.STATE, self.parallel)
+        if self.rank == 0:
             self.tokenizer.save(draft)
-            state.save_optimizers(self.optimizers, draft / disk.STATE)
             scaler = self.accelerator.scaler
             write_json(
                 draft / disk.STATE / _TRAINER,

@@ -18,6 +18,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from nbllm.model import PRESETS, parameter_count
 from nbllm.shards import Loader, Shards
 from nbllm.store import Manifest, Parent, Store, read_json, write_json
 from nbllm.train import checkpoint as disk
-from nbllm.train import locks, setup
+from nbllm.train import locks, parallel, setup
 from nbllm.train.config import TrainConfig
 from nbllm.train.journal import Journal
 from nbllm.train.loss_model import LossModel
@@ -110,24 +111,31 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
         bare.gradient_checkpointing_enable({"use_reentrant": False})
     bare.to(accelerator.device)
     kind, lr = _optimizer(config, bare)
-    optimizers = Optimizers(bare, kind=kind, weight_decay=config.weight_decay)
+    counts = {
+        "parameters": parameter_count(bare),
+        "trained_parameters": parameter_count(bare, trainable=True),
+    }
     inner = _with_loss(config, bare)
     if config.compile:
         inner.compile()
-    model = accelerator.prepare_model(inner)
-    wrapper = setup.check_active(model, inner, accelerator)
+    shared = parallel.make(config, accelerator)
+    shared.prepare(inner)
+    active = shared.report()
+    # of the pieces where the model was cut, and before a forward pass, which leaves some of them gathered
+    optimizers = Optimizers(bare, kind=kind, weight_decay=config.weight_decay)
+    setup.check_precision(inner, shared.evaluated, accelerator)
     torch.manual_seed(config.seed * 1_000_003 + accelerator.process_index)
 
-    loader = _loader(config, shards, accelerator.process_index, accelerator.num_processes)
+    config = _split_as_begun(folder, config, shared.data_world)
+    loader = _loader(config, shards, shared.data_rank, shared.data_world)
     generation = _generation(folder)
     trainer = Trainer(
         folder,
         config,
         _draft_plan(config, loader, kind=kind, lr=lr),
         accelerator=accelerator,
-        model=model,
+        parallel=shared,
         inner=inner,
-        bare=bare,
         optimizers=optimizers,
         shards=shards,
         loader=loader,
@@ -148,13 +156,13 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             "start",
             step=trainer.progress.step,
             world_size=accelerator.num_processes,
-            wrapper=wrapper,
+            parallel=shared.name,
+            **active,
             precision=setup.active_precision(accelerator),
             device=str(accelerator.device),
             total_steps=trainer.plan.total_steps,
             global_batch=trainer.plan.global_batch,
-            parameters=parameter_count(bare),
-            trained_parameters=parameter_count(bare, trainable=True),
+            **counts,
             optimizer=kind,
             lr=trainer.plan.lr,
             seq_len=config.seq_len,
@@ -162,7 +170,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             fused_why=inner.why,
         )
     status = trainer.run()
-    if config.adapter is not None and main_process:
+    if config.adapter is not None and main_process:  # ddp: the model is whole
         _publish_adapter(store, config, manifest, folder, trainer)
     if config.log_with:
         accelerator.end_training()
@@ -198,7 +206,7 @@ def _optimizer(config: TrainConfig, bare: PreTrainedModel) -> tuple[str, float]:
     fresh = config.model in PRESETS and config.adapter is None
     kind = config.optimizer
     if kind == "auto":
-        kind = "muon" if fresh else "adamw"
+        kind = "muon" if fresh and config.parallel == "ddp" else "adamw"
     if config.lr is not None:
         return kind, config.lr
     width = int(bare.get_input_embeddings().weight.shape[1])
@@ -212,6 +220,19 @@ def _draft_plan(config: TrainConfig, loader: Loader, *, kind: str, lr: float) ->
     return make_plan(
         config, total_steps=total, epochs=config.epochs, optimizer=kind, lr=lr, world_size=loader.world_size
     )
+
+
+def _split_as_begun(folder: Path, config: TrainConfig, data_world: int) -> TrainConfig:
+    """The config with as many micro-steps as keep the global batch that the run was begun with, where that can be.
+
+    So a run that was begun by two processes goes on with one, and the other way round.
+    """
+    try:
+        begun = int(read_json(folder / _PLAN)["global_batch"])
+    except (FileNotFoundError, KeyError, ValueError):
+        return config
+    micro_steps, left = divmod(begun, config.batch_size * data_world)
+    return config if left or not micro_steps else replace(config, grad_accum=micro_steps)
 
 
 def _settle_plan(folder: Path, trainer: Trainer, *, kind: str, lr: float) -> Plan:
@@ -250,7 +271,8 @@ def _seconds_a_step(trainer: Trainer) -> float:
 
     The fastest counts: a machine that is busy for a moment would make the run far too short.
     """
-    loader = _loader(trainer.config, trainer.shards, trainer.rank, trainer.world_size)
+    parts = trainer.parallel
+    loader = _loader(trainer.config, trainer.shards, parts.data_rank, parts.data_world)
     random = torch.get_rng_state()
     scaler = trainer.accelerator.scaler
     scale = None if scaler is None else scaler.state_dict()
@@ -308,11 +330,11 @@ def _publish_adapter(
     """Puts the adapter as it is now into the store; a resumed run replaces what it published before."""
     name, parameters, parents = _adapter_record(config, manifest, folder)
     with store.create("adapter", name, parameters=parameters, parents=parents, overwrite=True) as draft:
-        adapters.save(trainer.bare, draft.folder)
+        adapters.save(trainer.inner.model, draft.folder)
         draft.summary = {
             "step": trainer.progress.step,
             "eval_loss": trainer.progress.eval_loss,
-            "parameters": parameter_count(trainer.bare, trainable=True),
+            "parameters": parameter_count(trainer.inner.model, trainable=True),
         }
 
 

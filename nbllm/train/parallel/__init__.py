@@ -1,0 +1,31 @@
+"""How the processes of a run share the work: one file a plan, all with the methods of `Parallel`.
+
+Importing this room loads no torch: `names` says which plans there are and which wishes can't be met, and `make`
+loads the plan that is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nbllm.train.parallel.names import PLANS, check_plan, check_processes
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from nbllm.train.config import TrainConfig
+    from nbllm.train.parallel.replicated import Parallel
+
+__all__ = ["PLANS", "check_plan", "check_processes", "make"]
+
+
+def make(config: TrainConfig, accelerator: Accelerator) -> Parallel:
+    """The plan of the config over the processes that have joined; raises UsageError where they don't fit it."""
+    check_processes(config.parallel, accelerator.num_processes)
+    if config.parallel == "fsdp":
+        from nbllm.train.parallel.sharded import Sharded
+
+        return Sharded(accelerator)
+    from nbllm.train.parallel.replicated import Parallel
+
+    return Parallel(accelerator)

@@ -1,0 +1,46 @@
+"""The names of the parallel plans, and the wishes that can't be met under them. Loads no torch."""
+
+from __future__ import annotations
+
+from nbllm.errors import UsageError, did_you_mean
+
+PLANS = {
+    "ddp": "every process holds the whole model and trains on its own rows",
+    "fsdp": "weights, gradients and optimizer state are cut into one piece a process (torch's fully_shard)",
+}
+"""Every plan and what it does."""
+
+
+def check_plan(
+    parallel: str, *, optimizer: str, precision: str, compiled: bool, processes: int | str, adapter: bool
+) -> None:
+    """Raises UsageError for a plan that doesn't exist, or that what else was asked for doesn't go with."""
+    if parallel not in PLANS:
+        pair = "," in parallel
+        raise UsageError(
+            "These plans don't go together" if pair else "No parallel plan has that name",
+            received=parallel,
+            next=f"Use one of {', '.join(PLANS)}" if pair else did_you_mean(parallel, PLANS),
+        )
+    if parallel == "ddp":
+        return
+    if processes != "auto":
+        check_processes(parallel, int(processes))
+    if optimizer == "muon":
+        raise UsageError(
+            f"--optimizer muon needs whole matrices, and --parallel {parallel} cuts them", next="Use --optimizer adamw"
+        )
+    if precision == "fp16":
+        raise UsageError(
+            f"--precision fp16 isn't proven under --parallel {parallel}", next="Use --precision bf16 or fp32"
+        )
+    if compiled:
+        raise UsageError(f"--compile isn't proven under --parallel {parallel}", next="Leave one of them out")
+    if adapter:
+        raise UsageError(f"Adapters train under --parallel ddp, not {parallel}", next="Use --parallel ddp")
+
+
+def check_processes(parallel: str, processes: int) -> None:
+    """Raises UsageError where that many processes can't follow the plan."""
+    if parallel != "ddp" and processes < 2:
+        raise UsageError(f"--parallel {parallel} needs several processes", received=processes, next="Use --processes 2")
