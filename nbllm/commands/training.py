@@ -27,6 +27,7 @@ SHARED_OPTIONS = (
     Option(name="--precision", help="of the arithmetic", default="auto", choices=("auto", "fp32", "fp16", "bf16")),
     Option(name="--processes", help="one a device", kind="integer", default="auto", also=("auto",)),
     Option(name="--parallel", help="how processes share the work", default="ddp", choices=tuple(PLANS)),
+    Option(name="--max-restarts", help="times that a killed process brings all back", kind="integer", default=0),
     Option(name="--attention", help="implementation", default="auto", choices=("auto", "sdpa", "eager")),
     Option(name="--fused", help="loss without logits, in chunks", default="auto", choices=("auto", "torch", "off")),
     Option(name="--clip", help="largest gradient norm; 0 doesn't clip", kind="number", default=1.0),

@@ -110,6 +110,8 @@ class TrainConfig:
     """`auto`: bf16 autocast where the device computes in it, else fp32."""
     processes: int | Literal["auto"] = "auto"
     """Processes, one a device; `auto`: every visible GPU, one on a CPU."""
+    max_restarts: int = 0
+    """How often a killed or failed process brings all of them back from the last checkpoint."""
     parallel: str = "ddp"
     """How processes share the work: a name of `nbllm.train.parallel.PLANS`."""
     clip: float | None = 1.0
@@ -158,6 +160,7 @@ class TrainConfig:
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), least=0)
         _whole("seed", self.seed, least=0)
+        _whole("max_restarts", self.max_restarts, least=0)
         if self.processes != "auto":
             _whole("processes", self.processes, least=1)
         check_plan(

@@ -1,7 +1,9 @@
 """The small process that outlives the notebook and watches one training: `python -m nbllm.train.supervisor FOLDER`.
 
 It starts the workers, says in `state.json` how they are, sees that a stop ends in a stop (first the checkpoint that
-`control.json` asks for, then TERM, then KILL), reaps, and writes down why a run failed. It holds `supervisor.lock` for
+`control.json` asks for, then TERM, then KILL), reaps, and writes down why a run failed. Where the config allows
+restarts, workers that end in an error after their first step are all brought back from the last checkpoint, as
+torchrun's elastic agent does it; each time is a generation of its own. It holds `supervisor.lock` for
 its life. It knows the files of a run's folder, not what a worker computes; it never imports torch.
 """
 
@@ -48,7 +50,7 @@ class Patience:
 
 
 class Supervisor:
-    """Watches one generation of one run, from the start of its workers to their end.
+    """Watches one run, from the start of its workers to their end, and starts them again as often as it may.
 
     Args:
         folder: the run's folder, with `config.json`.
@@ -95,14 +97,13 @@ class Supervisor:
         self._reader.offset = _size(self.folder / METRICS)
         self._save()
         try:
-            for attempt in range(_PORT_ATTEMPTS):
-                code = self._watch(self._start())
-                taken = code != 0 and not self._started and self._stop_since is None
-                if not (taken and log.says_port_taken(self.folder / log.LOG, start=self._log_start)):
-                    break
-                if attempt + 1 < _PORT_ATTEMPTS:
-                    print("The port was taken meanwhile; starting again with another", flush=True)
-                    self._log_start = _size(self.folder / log.LOG)
+            restarts = int(read_json(self.folder / "config.json").get("max_restarts", 0))
+            code = self._run_once()
+            # what fails before its first step would only fail again
+            while code != 0 and restarts > 0 and self._started and self._stop_since is None:
+                restarts -= 1
+                self._begin_again(code)
+                code = self._run_once()
             self._finish(code)
         except Exception as error:
             if not isinstance(error, NbllmError):
@@ -115,6 +116,28 @@ class Supervisor:
     def ask_to_stop(self, *_: object) -> None:
         """What TERM does: at the next look, the same as a stop from the notebook."""
         self._asked = True
+
+    def _run_once(self) -> int:
+        """Starts the workers, again with another port where theirs was taken; returns the launcher's exit code."""
+        for attempt in range(_PORT_ATTEMPTS):
+            code = self._watch(self._start())
+            taken = code != 0 and not self._started and self._stop_since is None
+            if not (taken and log.says_port_taken(self.folder / log.LOG, start=self._log_start)):
+                break
+            if attempt + 1 < _PORT_ATTEMPTS:
+                print("The port was taken meanwhile; starting again with another", flush=True)
+                self._log_start = _size(self.folder / log.LOG)
+        return code
+
+    def _begin_again(self, code: int) -> None:
+        """A new generation that goes on from the last checkpoint."""
+        why = log.last_error(self.folder / log.LOG, start=self._log_start) or log.describe_exit(code)
+        print(f"A worker ended ({why}); all start again from the last checkpoint", flush=True)
+        trim_torn_line(self.folder / METRICS)
+        self._log_start = _size(self.folder / log.LOG)
+        self._started = False
+        self.resume = True
+        self._save(phase="starting", generation=self.state.generation + 1, launcher=None, workers=())
 
     def _start(self) -> subprocess.Popen[bytes]:
         resume = ("--resume",) if self.resume else ()

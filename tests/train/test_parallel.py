@@ -1,11 +1,18 @@
 """The parallel plans on gloo processes: the same losses as one process, exact resumes, checkpoints for any plan."""
 
+import contextlib
+import subprocess
+import sys
+
+import psutil
 import pytest
-from group_kit import check_plan
-from worker_kit import Kit, kit
+from group_kit import SETTING, check_plan, train_group
+from stand_in import until
+from worker_kit import Kit, events, kit, losses
 
 from nbllm.errors import UsageError
 from nbllm.train.config import TrainConfig
+from nbllm.train.phase import begin, read_state
 
 __all__ = ["kit"]  # the fixture
 
@@ -32,3 +39,37 @@ def test_fsdp_trains_what_one_process_trains(kit: Kit):
 def test_a_wish_that_cannot_be_met_is_refused_in_one_line(changes, said):
     with pytest.raises(UsageError, match=said.replace("?", r"\?")):
         TrainConfig(shards="s", store_root="/", **changes)
+
+
+def supervise(folder):
+    begin(folder, resume=False)
+    command = [sys.executable, "-m", "nbllm.train.supervisor", str(folder)]
+    return subprocess.Popen(command, stdout=(folder / "worker.log").open("ab"), stderr=subprocess.STDOUT)
+
+
+def second_rank(pid):
+    """The worker of rank 1 among the descendants of a process; None before it is there."""
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "nbllm.train.worker" in process.cmdline() and process.environ().get("RANK") == "1":
+                return process
+    return None
+
+
+def test_a_killed_rank_brings_the_group_back_and_changes_nothing(kit: Kit):
+    setting = {**SETTING, "eval_every": 0, "save_every": 5, "processes": 2, "parallel": "fsdp", "batch_size": 4}
+    undisturbed = kit.run_folder("undisturbed", **setting)
+    killed = kit.run_folder("killed", **setting, max_restarts=1)
+    watcher = supervise(killed)
+    until(lambda: second_rank(watcher.pid), 60)
+    victim = second_rank(watcher.pid)
+    until(lambda: (killed / "checkpoints" / "step-00000005").exists(), 90)
+    victim.kill()
+    assert watcher.wait(120) == 0, (killed / "worker.log").read_text()[-3000:]
+    train_group([(undisturbed, False)])
+    assert read_state(killed).phase == "done"
+    starts = events(killed, "start")
+    assert [event["generation"] for event in starts] == [0, 1]
+    assert starts[1]["step"] in (5, 10, 15)
+    assert len(losses(undisturbed)) == 20
+    assert losses(killed) == losses(undisturbed)

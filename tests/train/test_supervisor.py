@@ -91,6 +91,34 @@ def test_a_port_that_stays_taken_is_a_failure(folder):
     assert (folder / "tries").read_text() == "xxx"
 
 
+def test_a_killed_worker_is_brought_back_from_the_last_checkpoint(folder):
+    write_json(folder / "config.json", {"processes": 1, "max_restarts": 1})
+    watcher = supervise(folder, "--steps", 30, "--step-s", 0.05)
+    until(lambda: (folder / "checkpoints" / "step-00000005").exists())
+    kill(read_state(folder).launcher)
+    assert watcher.wait(30) == 0
+    state = read_state(folder)
+    assert (state.phase, state.generation, state.error) == ("done", 1, None)
+    events = MetricsReader(folder / "metrics.jsonl").poll()
+    starts = [event for event in events if event["kind"] == "start"]
+    assert [event["generation"] for event in starts] == [0, 1]
+    assert starts[1]["step"] in (5, 10, 15, 20, 25)
+    assert "all start again from the last checkpoint" in (folder / "worker.log").read_text()
+
+
+def test_no_more_restarts_than_allowed(folder):
+    write_json(folder / "config.json", {"processes": 1, "max_restarts": 2})
+    assert supervise(folder, "--steps", 9, "--crash-at", 7).wait(30) == 1
+    state = read_state(folder)
+    assert (state.phase, state.generation, state.error) == ("failed", 2, "ValueError: step 7 went wrong")
+
+
+def test_what_fails_before_its_first_step_is_not_started_again(folder):
+    write_json(folder / "config.json", {"processes": 1, "max_restarts": 2})
+    assert supervise(folder, "--refuse").wait(30) == 1
+    assert read_state(folder).generation == 0
+
+
 def test_a_removed_folder_ends_everything_and_stays_removed(folder):
     watcher = supervise(folder, "--deaf", "--steps", 99999, "--save-every", 99999, patience={"term": 0.3})
     until(lambda: started(folder))
