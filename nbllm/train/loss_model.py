@@ -9,6 +9,7 @@ Shapes: B rows, T positions, D width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,9 +72,15 @@ class LossModel(nn.Module):
             logits = self.model(input_ids=input_ids, position_ids=positions, use_cache=False).logits
             nats = loss_sum(logits, targets, **settings)
             return nats if factor is None else nats * factor
-        head = self.model.get_output_embeddings()
         decoder = self.model.get_decoder()
         hidden = decoder(input_ids=input_ids, position_ids=positions, use_cache=False).last_hidden_state  # [B, T, D]
+        return self.from_hidden(hidden, targets, factor, settings)
+
+    def from_hidden(
+        self, hidden: Tensor, targets: Tensor, factor: Tensor | None, settings: Mapping[str, float]
+    ) -> Tensor:
+        """The same, from the decoder's hidden states [B, T, D] on, without logits."""
+        head = self.model.get_output_embeddings()
         weights = None if factor is None else factor.expand(targets.shape)
         return linear_cross_entropy(
             hidden,

@@ -14,6 +14,7 @@ from torch import nn
 
 from nbllm.errors import UsageError
 from nbllm.model import block_parameters
+from nbllm.train.parallel.clip import kind_of
 
 _BETAS = (0.9, 0.95)
 
@@ -42,13 +43,13 @@ class Optimizers:
         if not self.names:
             raise UsageError("This model has no weights to train", received=type(model).__name__)
         self.members: dict[str, torch.optim.Optimizer] = {}
-        groups: list[dict[str, object]] = [{"params": rest, "weight_decay": 0.0}] if rest else []
+        groups = _alike(rest, 0.0)
         if matrices and kind == "muon":
             self.members["muon"] = torch.optim.Muon(
                 matrices, lr=0.0, weight_decay=weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
             )
         elif matrices:
-            groups.append({"params": matrices, "weight_decay": weight_decay})
+            groups += _alike(matrices, weight_decay)
         if groups:
             fused = all(weight.device.type in ("cpu", "cuda") for weight in (*matrices, *rest))
             self.members["adamw"] = torch.optim.AdamW(groups, lr=0.0, betas=_BETAS, fused=fused)
@@ -71,6 +72,14 @@ class Optimizers:
         """Drops all gradients."""
         for member in self:
             member.zero_grad(set_to_none=True)
+
+
+def _alike(weights: list[nn.Parameter], weight_decay: float) -> list[dict[str, object]]:
+    """Groups that one fused step can take: ordinary tensors don't mix with cut ones."""
+    kinds: dict[object, list[nn.Parameter]] = {}
+    for weight in weights:
+        kinds.setdefault(kind_of(weight), []).append(weight)
+    return [{"params": group, "weight_decay": weight_decay} for group in kinds.values()]
 
 
 def default_lr(*, kind: str, width: int, adapter: bool, trained: bool) -> float:

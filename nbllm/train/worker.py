@@ -124,7 +124,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     # of the pieces where the model was cut, and before a forward pass, which leaves some of them gathered
     optimizers = Optimizers(bare, kind=kind, weight_decay=config.weight_decay)
     setup.check_precision(inner, shared.evaluated, accelerator)
-    torch.manual_seed(config.seed * 1_000_003 + accelerator.process_index)
+    torch.manual_seed(config.seed * 1_000_003 + shared.data_rank)
 
     config = _split_as_begun(folder, config, shared.data_world)
     loader = _loader(config, shards, shared.data_rank, shared.data_world)

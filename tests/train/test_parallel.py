@@ -11,7 +11,12 @@ from stand_in import until
 from worker_kit import Kit, events, kit, losses
 
 from nbllm.errors import UsageError
+from nbllm.model import build
 from nbllm.train.config import TrainConfig
+from nbllm.train.loss_model import LossModel
+from nbllm.train.parallel.names import check_processes
+from nbllm.train.parallel.pipeline import check_splits
+from nbllm.train.parallel.tensor import block_plan
 from nbllm.train.phase import begin, read_state
 
 __all__ = ["kit"]  # the fixture
@@ -23,6 +28,19 @@ def test_fsdp_trains_what_one_process_trains(kit: Kit):
     assert start["blocks_cut"] == 5
     assert sum(start["parameters_by_rank"]) == start["parameters"]
     assert max(start["parameters_by_rank"]) < 0.6 * start["parameters"]
+
+
+def test_tp_trains_what_one_process_trains(kit: Kit):
+    start = check_plan(kit, "tp", batch_size=8)
+    assert (start["world_size"], start["wrapper"], start["matrices_cut"]) == (2, "DTensor", 5 * 7)
+    assert max(start["parameters_by_rank"]) < 0.6 * start["parameters"]
+
+
+@pytest.mark.parametrize("model", ["llama-nano", pytest.param("gpt2-nano", marks=pytest.mark.slow)])
+def test_pp_trains_what_one_process_trains(kit: Kit, model):
+    start = check_plan(kit, "pp", batch_size=8, model=model)
+    assert (start["world_size"], start["wrapper"], start["blocks_by_rank"]) == (2, "PipelineStage", [2, 3])
+    assert max(start["parameters_by_rank"]) < 0.7 * start["parameters"]
 
 
 @pytest.mark.parametrize(
@@ -73,3 +91,20 @@ def test_a_killed_rank_brings_the_group_back_and_changes_nothing(kit: Kit):
     assert starts[1]["step"] in (5, 10, 15)
     assert len(losses(undisturbed)) == 20
     assert losses(killed) == losses(undisturbed)
+
+
+def small(preset):
+    return build(preset, vocab_size=97, max_length=32, bos_id=0, eos_id=0, pad_id=1, seed=0)
+
+
+def test_a_model_that_cannot_be_cut_is_refused_in_one_line():
+    with pytest.raises(UsageError, match=r"num_attention_heads that divides by 3 \(received 4\)"):
+        block_plan(small("llama-nano"), parts=3)
+    with pytest.raises(UsageError, match=r"no plan to cut the matrices of a gpt2 model.*--parallel fsdp"):
+        block_plan(small("gpt2-nano"), parts=2)
+    with pytest.raises(UsageError, match=r"at least as many blocks \(received 5\)\. Use --processes 5"):
+        check_splits(LossModel(small("llama-nano"), fused="auto", settings={}), 6)
+    with pytest.raises(UsageError, match="takes the loss without logits, which is off"):
+        check_splits(LossModel(small("llama-nano"), fused="off", settings={}), 2)
+    with pytest.raises(UsageError, match="needs several processes"):
+        check_processes("tp", 1)

@@ -26,6 +26,14 @@ def make(config: TrainConfig, accelerator: Accelerator) -> Parallel:
         from nbllm.train.parallel.sharded import Sharded
 
         return Sharded(accelerator)
+    if config.parallel == "tp":
+        from nbllm.train.parallel.tensor import Tensors
+
+        return Tensors(accelerator)
+    if config.parallel == "pp":
+        from nbllm.train.parallel.pipeline import Pipeline
+
+        return Pipeline(accelerator)
     from nbllm.train.parallel.replicated import Parallel
 
     return Parallel(accelerator)

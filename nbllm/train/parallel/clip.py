@@ -7,7 +7,7 @@ a cut one counts once over all its pieces.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,11 @@ from torch.distributed.tensor import DTensor
 
 
 def clip_gradients(
-    parameters: Sequence[nn.Parameter], limit: float, *, combine: Callable[[Tensor], Tensor] | None = None
+    parameters: Sequence[nn.Parameter],
+    limit: float,
+    *,
+    combine: Callable[[Tensor], Tensor] | None = None,
+    uncounted: Collection[int] = (),
 ) -> float:
     """Scales gradients in place so that their global 2-norm is at most `limit`; returns the norm before.
 
@@ -23,6 +27,7 @@ def clip_gradients(
         parameters: those with a gradient count.
         limit: the largest norm; inf only measures.
         combine: sums the squared norm over processes that hold different parameters; None: every process sees all.
+        uncounted: `id` of parameters that are scaled but don't count, since another process counts them.
     """
     kinds: dict[object, list[nn.Parameter]] = {}
     for weight in parameters:
@@ -30,7 +35,8 @@ def clip_gradients(
             kinds.setdefault(kind_of(weight.grad), []).append(weight)
     norms = []
     for group in kinds.values():
-        norm = nn.utils.get_total_norm([weight.grad for weight in group if weight.grad is not None])
+        counted = [weight.grad for weight in group if weight.grad is not None and id(weight) not in uncounted]
+        norm = nn.utils.get_total_norm(counted)
         norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
     if len(norms) == 1 and combine is None:
         total = norms[0]

@@ -7,6 +7,8 @@ from nbllm.errors import UsageError, did_you_mean
 PLANS = {
     "ddp": "every process holds the whole model and trains on its own rows",
     "fsdp": "weights, gradients and optimizer state are cut into one piece a process (torch's fully_shard)",
+    "tp": "the matrices of every block are cut over the processes, by transformers' plan",
+    "pp": "each process holds some of the blocks; micro-batches pass from one to the next (1F1B)",
 }
 """Every plan and what it does."""
 
