@@ -36,6 +36,14 @@ def test_tp_trains_what_one_process_trains(kit: Kit):
     assert max(start["parameters_by_rank"]) < 0.6 * start["parameters"]
 
 
+@pytest.mark.slow
+def test_fsdp_and_tp_together_train_what_one_process_trains(kit: Kit):
+    start = check_plan(kit, "fsdp,tp", processes=4, batch_size=4)
+    assert (start["world_size"], start["wrapper"]) == (4, "FSDPLossModel over DTensor")
+    assert start["matrices_cut"] == 5 * 7
+    assert max(start["parameters_by_rank"]) < 0.35 * start["parameters"]
+
+
 @pytest.mark.parametrize("model", ["llama-nano", pytest.param("gpt2-nano", marks=pytest.mark.slow)])
 def test_pp_trains_what_one_process_trains(kit: Kit, model):
     start = check_plan(kit, "pp", batch_size=8, model=model)
@@ -48,6 +56,7 @@ def test_pp_trains_what_one_process_trains(kit: Kit, model):
     [
         ({"parallel": "fspd"}, "Did you mean fsdp?"),
         ({"parallel": "ddp,fsdp"}, "don't go together"),
+        ({"parallel": "fsdp,tp", "processes": 3}, "--processes 4"),
         ({"parallel": "fsdp", "processes": 1}, "--processes 2"),
         ({"parallel": "fsdp", "optimizer": "muon"}, "--optimizer adamw"),
         ({"parallel": "fsdp", "compile": True}, "--compile isn't proven"),

@@ -30,6 +30,10 @@ def make(config: TrainConfig, accelerator: Accelerator) -> Parallel:
         from nbllm.train.parallel.tensor import Tensors
 
         return Tensors(accelerator)
+    if config.parallel == "fsdp,tp":
+        from nbllm.train.parallel.grid import Grid
+
+        return Grid(accelerator)
     if config.parallel == "pp":
         from nbllm.train.parallel.pipeline import Pipeline
 

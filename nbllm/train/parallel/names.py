@@ -8,6 +8,7 @@ PLANS = {
     "ddp": "every process holds the whole model and trains on its own rows",
     "fsdp": "weights, gradients and optimizer state are cut into one piece a process (torch's fully_shard)",
     "tp": "the matrices of every block are cut over the processes, by transformers' plan",
+    "fsdp,tp": "pairs of processes cut the matrices, and the pairs cut what each holds among themselves",
     "pp": "each process holds some of the blocks; micro-batches pass from one to the next (1F1B)",
 }
 """Every plan and what it does."""
@@ -46,3 +47,7 @@ def check_processes(parallel: str, processes: int) -> None:
     """Raises UsageError where that many processes can't follow the plan."""
     if parallel != "ddp" and processes < 2:
         raise UsageError(f"--parallel {parallel} needs several processes", received=processes, next="Use --processes 2")
+    if parallel == "fsdp,tp" and (processes < 4 or processes % 2):
+        raise UsageError(
+            "--parallel fsdp,tp needs pairs of processes, two at least", received=processes, next="Use --processes 4"
+        )

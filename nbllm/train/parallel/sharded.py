@@ -83,14 +83,17 @@ class Sharded(Cut):
 
     name = "fsdp"
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: Accelerator, mesh: DeviceMesh | None = None) -> None:
         super().__init__(accelerator)
-        self.mesh: DeviceMesh = init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("fsdp",))
+        self.mesh = mesh or init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("fsdp",))
 
     def prepare(self, inner: LossModel) -> nn.Module:
         """Cuts each block, and what is outside the blocks, in place."""
         self._begin(inner)
         self._total = sum(weight.numel() for weight in inner.parameters())
+        return self._shard(inner)
+
+    def _shard(self, inner: LossModel) -> nn.Module:
         for block in find_blocks(inner.model)[1]:
             fully_shard(block, mesh=self.mesh)
         fully_shard(inner, mesh=self.mesh)

@@ -50,10 +50,8 @@ class Tensors(Cut):
 
     def report(self) -> dict[str, Any]:
         """How many matrices are cut, and the parameters each process holds; raises RunError unless all are cut."""
-        return {"wrapper": "DTensor", "matrices_cut": check_cut(self.inner.model, self.mesh), **self._held()}
-
-    def _held(self) -> dict[str, Any]:
-        return {"parameters_by_rank": self._sizes()}
+        cut = check_cut(self.inner.model, parts=self.world_size)
+        return {"wrapper": "DTensor", "matrices_cut": cut, "parameters_by_rank": self._sizes()}
 
     def accumulating(self, more: bool) -> AbstractContextManager[None]:
         """Nothing is exchanged at the end of a micro-batch."""
@@ -88,13 +86,13 @@ def cut_blocks(model: PreTrainedModel, mesh: DeviceMesh, styles: dict[str, str])
         parallelize_module(block, mesh, {name: _STYLES[style]() for name, style in styles.items()})
 
 
-def check_cut(model: PreTrainedModel, mesh: DeviceMesh) -> int:
-    """The number of matrices that are cut; raises RunError where one of the blocks' isn't."""
-    parts, cut = mesh.size(), 0
+def check_cut(model: PreTrainedModel, *, parts: int) -> int:
+    """The number of matrices that are cut into `parts`; raises RunError where one of the blocks' isn't."""
+    cut = 0
     for name, weight in find_blocks(model)[1].named_parameters():
         if weight.ndim != 2:
             continue
         if not isinstance(weight, DTensor) or local(weight).numel() * parts > weight.numel():
-            raise RunError(f"tp was asked for, but {name} isn't cut")
+            raise RunError(f"{name} was to be cut into {parts} pieces, and isn't")
         cut += 1
     return cut
