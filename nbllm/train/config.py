@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbllm.errors import UsageError, did_you_mean
-from nbllm.train.parallel.names import check_plan
+from nbllm.train.parallel.names import check_machines, check_plan
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "objective": ("clm",),
@@ -110,6 +110,12 @@ class TrainConfig:
     """`auto`: bf16 autocast where the device computes in it, else fp32."""
     processes: int | Literal["auto"] = "auto"
     """Processes, one a device; `auto`: every visible GPU, one on a CPU."""
+    machines: int = 1
+    """Machines that train one model; `processes` counts those of one machine."""
+    rank: int = 0
+    """Which of the machines this is, from 0."""
+    main: str | None = None
+    """HOST:PORT of the first machine, where all meet."""
     max_restarts: int = 0
     """How often a killed or failed process brings all of them back from the last checkpoint."""
     parallel: str = "ddp"
@@ -163,12 +169,15 @@ class TrainConfig:
         _whole("max_restarts", self.max_restarts, least=0)
         if self.processes != "auto":
             _whole("processes", self.processes, least=1)
+        _whole("machines", self.machines, least=1)
+        _whole("rank", self.rank, least=0)
+        check_machines(self.machines, self.rank, self.main)
         check_plan(
             self.parallel,
             optimizer=self.optimizer,
             precision=self.precision,
             compiled=self.compile,
-            processes=self.processes,
+            processes="auto" if self.processes == "auto" else self.processes * self.machines,
             adapter=self.adapter is not None,
         )
         if self.seq_len < 2:

@@ -65,7 +65,7 @@ class Launch:
     threads: int
     """CPU threads of each."""
     port: int
-    """Where they meet, on the loopback interface."""
+    """Where they meet: on the loopback interface, or on the first of several machines."""
     command: tuple[str, ...]
     """Program and arguments."""
     environment: dict[str, str] = field(repr=False)
@@ -88,16 +88,20 @@ def plan(
     resume: bool = False,
     devices: Devices | None = None,
     port: int | None = None,
+    machines: int = 1,
+    rank: int = 0,
+    main: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Launch:
     """Works out how the run in `folder` starts.
 
     Args:
         folder: the run's folder, with its `config.json`.
-        processes: worker processes; `auto`: one a GPU, one on a CPU.
+        processes: worker processes on this machine; `auto`: one a GPU, one on a CPU.
         resume: whether the worker goes on from its last checkpoint.
         devices: None: look.
         port: None: a free one.
+        machines, rank, main: how many machines there are, which this is, and HOST:PORT of the first.
         environment: what to start from; None: this process's.
 
     Raises:
@@ -112,7 +116,8 @@ def plan(
             next=f"Use --processes {devices.count}",
         )
     on_cpu = devices.kind == "cpu"
-    port = port or free_port()
+    host, _, given_port = (main or "127.0.0.1:").rpartition(":")
+    port = port or int(given_port or free_port())
     source = dict(os.environ if environment is None else environment)
     threads = _threads(source, processes)
     settings = {
@@ -124,7 +129,7 @@ def plan(
         # Spinning threads of two busy processes (a second run, sampling in the notebook) starve each other: with two
         # of them on two busy cores a small model's step took 1.7 to 3.1 s, and 0.06 s with threads that sleep instead.
         settings["OMP_WAIT_POLICY"] = source.get("OMP_WAIT_POLICY", "PASSIVE")
-    if on_cpu and sys.platform == "linux":
+    if on_cpu and sys.platform == "linux" and (machines == 1 or host in ("127.0.0.1", "localhost")):
         # all workers are on this machine; without it gloo needs a host name that resolves
         settings["GLOO_SOCKET_IFNAME"] = source.get("GLOO_SOCKET_IFNAME", "lo")
     return Launch(
@@ -132,17 +137,28 @@ def plan(
         devices=devices,
         threads=threads,
         port=port,
-        command=_command(folder, processes=processes, threads=threads, port=port, on_cpu=on_cpu, resume=resume),
+        command=_command(
+            folder,
+            processes=processes,
+            threads=threads,
+            machines=machines,
+            rank=rank,
+            host=host if machines > 1 else None,
+            port=port,
+            on_cpu=on_cpu,
+            resume=resume,
+        ),
         environment={**clean_environment(source), **settings},
         settings=settings,
         accelerate={
             "compute_environment": "LOCAL_MACHINE",
-            "distributed_type": "NO" if processes == 1 else "MULTI_CPU" if on_cpu else "MULTI_GPU",
+            "distributed_type": "NO" if processes * machines == 1 else "MULTI_CPU" if on_cpu else "MULTI_GPU",
             "mixed_precision": "no",
             "use_cpu": on_cpu,
-            "num_processes": processes,
-            "num_machines": 1,
-            "machine_rank": 0,
+            "num_processes": processes * machines,
+            "num_machines": machines,
+            "machine_rank": rank,
+            **({"main_process_ip": host} if machines > 1 else {}),
             "main_process_port": port,
             "debug": False,
         },
@@ -224,14 +240,28 @@ def _threads(environment: Mapping[str, str], processes: int) -> int:
     return max(1, cores() // processes)
 
 
-def _command(folder: Path, *, processes: int, threads: int, port: int, on_cpu: bool, resume: bool) -> tuple[str, ...]:
+def _command(
+    folder: Path,
+    *,
+    processes: int,
+    threads: int,
+    machines: int,
+    rank: int,
+    host: str | None,
+    port: int,
+    on_cpu: bool,
+    resume: bool,
+) -> tuple[str, ...]:
     # Without a configuration of ours, accelerate would read the user's own.
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(folder / ACCELERATE_CONFIG)]
-    if processes > 1:
+    if processes * machines > 1:
         command += ["--multi_gpu", "--main_process_port", str(port)]
     elif on_cpu:
         command += ["--cpu"]
-    command += ["--num_processes", str(processes), "--num_machines", "1", "--num_cpu_threads_per_process", str(threads)]
+    if host is not None:
+        command += ["--main_process_ip", host, "--machine_rank", str(rank)]
+    command += ["--num_processes", str(processes * machines), "--num_machines", str(machines)]
+    command += ["--num_cpu_threads_per_process", str(threads)]
     command += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     command += [*_WORKER, str(folder)]
     if resume:

@@ -58,7 +58,10 @@ def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
         project_dir=str(folder),
     )
     asked = int(os.environ.get("WORLD_SIZE", "1"))
-    for count in {asked, accelerator.num_processes if config.processes == "auto" else config.processes}:
+    for count in {
+        asked,
+        accelerator.num_processes if config.processes == "auto" else config.processes * config.machines,
+    }:
         if accelerator.num_processes != count:
             raise RunError(f"{count} processes were asked for, but {accelerator.num_processes} joined")
     if active_precision(accelerator) != wanted:

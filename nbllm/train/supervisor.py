@@ -145,8 +145,15 @@ class Supervisor:
             command: Sequence[str] = (*self.worker, str(self.folder), *resume)
             environment = launch.clean_environment(os.environ)
         else:
-            processes = read_json(self.folder / "config.json").get("processes", "auto")
-            plan = launch.plan(self.folder, processes=processes, resume=self.resume)
+            config = read_json(self.folder / "config.json")
+            plan = launch.plan(
+                self.folder,
+                processes=config.get("processes", "auto"),
+                resume=self.resume,
+                machines=config.get("machines", 1),
+                rank=config.get("rank", 0),
+                main=config.get("main"),
+            )
             write_json(self.folder / launch.ACCELERATE_CONFIG, plan.accelerate)
             command, environment = plan.command, plan.environment
             print(plan.shell(), flush=True)

@@ -31,7 +31,7 @@ from nbllm.model import PRESETS, parameter_count
 from nbllm.shards import Loader, Shards
 from nbllm.store import Manifest, Parent, Store, read_json, write_json
 from nbllm.train import checkpoint as disk
-from nbllm.train import locks, parallel, setup
+from nbllm.train import locks, machines, parallel, setup
 from nbllm.train.config import TrainConfig
 from nbllm.train.journal import Journal
 from nbllm.train.loss_model import LossModel
@@ -96,15 +96,18 @@ def train(folder: Path, *, resume: bool = False) -> str:
 
 
 def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
-    checkpoint = disk.newest(folder)
-    if checkpoint is not None and not resume:
-        raise RunError(f"{folder.name} has checkpoints already", next=f"Type %llm_train --resume {folder.name}")
     store, shards = setup.load_shards(config)
     manifest = _manifest(store, folder)
     if config.adapter is not None:
         _check_adapter_name(store, config, manifest, folder)
     accelerator = setup.make_accelerator(config, folder)
     main_process = accelerator.is_main_process
+    own_folder = folder
+    home = machines.join(folder, config, resume=resume, data=shards.manifest.hash if shards.manifest else "")
+    folder = home.folder
+    checkpoint = disk.newest(folder)
+    if checkpoint is not None and not home.resume:
+        raise RunError(f"{folder.name} has checkpoints already", next=f"Type %llm_train --resume {folder.name}")
     tokenizer = setup.load_tokenizer(config, store, shards)
     bare = setup.make_model(config, shards, checkpoint)
     if config.checkpointing:
@@ -128,7 +131,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
 
     config = _split_as_begun(folder, config, shared.data_world)
     loader = _loader(config, shards, shared.data_rank, shared.data_world)
-    generation = _generation(folder)
+    generation = _generation(own_folder)
     trainer = Trainer(
         folder,
         config,
@@ -151,9 +154,15 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     accelerator.wait_for_everyone()
     if config.log_with:
         accelerator.init_trackers("tensorboard")
+    if own_folder != folder and accelerator.is_local_main_process:
+        # this machine's own run says that it takes part; what happens stands in the first one's
+        taking_part = Journal(own_folder, generation=generation)
+        taking_part.write("start", step=trainer.progress.step, machine=config.rank, home=folder.name)
+        taking_part.close()
     if trainer.journal is not None:
         trainer.journal.write(
             "start",
+            machines=config.machines,
             step=trainer.progress.step,
             world_size=accelerator.num_processes,
             parallel=shared.name,

@@ -12,6 +12,7 @@ from worker_kit import Kit, events, kit, losses
 
 from nbllm.errors import UsageError
 from nbllm.model import build
+from nbllm.train import launch
 from nbllm.train.config import TrainConfig
 from nbllm.train.loss_model import LossModel
 from nbllm.train.parallel.names import check_processes
@@ -56,6 +57,9 @@ def test_pp_trains_what_one_process_trains(kit: Kit, model):
     [
         ({"parallel": "fspd"}, "Did you mean fsdp?"),
         ({"parallel": "ddp,fsdp"}, "don't go together"),
+        ({"machines": 2}, "--main 10.0.0.1:29500"),
+        ({"machines": 2, "rank": 2, "main": "a:1"}, "0 to 1"),
+        ({"rank": 1}, "--machines 2"),
         ({"parallel": "fsdp,tp", "processes": 3}, "--processes 4"),
         ({"parallel": "fsdp", "processes": 1}, "--processes 2"),
         ({"parallel": "fsdp", "optimizer": "muon"}, "--optimizer adamw"),
@@ -72,6 +76,21 @@ def supervise(folder):
     begin(folder, resume=False)
     command = [sys.executable, "-m", "nbllm.train.supervisor", str(folder)]
     return subprocess.Popen(command, stdout=(folder / "worker.log").open("ab"), stderr=subprocess.STDOUT)
+
+
+def test_two_machines_train_one_model(kit: Kit):
+    setting = {**SETTING, "eval_every": 0, "machines": 2, "main": f"127.0.0.1:{launch.free_port()}", "processes": 1}
+    one = kit.train("one-machine", **{**SETTING, "eval_every": 0}, batch_size=8)
+    folders = [kit.run_folder(f"machine-{rank}", batch_size=4, rank=rank, **setting) for rank in range(2)]
+    watchers = [supervise(folder) for folder in folders]
+    for folder, watcher in zip(folders, watchers, strict=True):
+        assert watcher.wait(120) == 0, (folder / "worker.log").read_text()[-3000:]
+        assert read_state(folder).phase == "done"
+    (start,) = events(folders[0], "start")
+    assert (start["machines"], start["world_size"], start["wrapper"]) == (2, 2, "DistributedDataParallel")
+    assert losses(folders[0]) == pytest.approx(losses(one), rel=1e-4)
+    assert [(event["kind"], event["home"]) for event in events(folders[1])] == [("start", "machine-0")]
+    assert not (folders[1] / "checkpoints").exists()
 
 
 def second_rank(pid):

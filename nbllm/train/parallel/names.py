@@ -51,3 +51,18 @@ def check_processes(parallel: str, processes: int) -> None:
         raise UsageError(
             "--parallel fsdp,tp needs pairs of processes, two at least", received=processes, next="Use --processes 4"
         )
+
+
+def check_machines(machines: int, rank: int, main: str | None) -> None:
+    """Raises UsageError where these three don't say which machine this is and where they meet."""
+    if machines == 1:
+        if rank or main:
+            raise UsageError("--rank and --main are for several machines", next="Add --machines 2")
+        return
+    if not 0 <= rank < machines:
+        raise UsageError(f"--rank is one of 0 to {machines - 1}", received=rank)
+    host, _, port = (main or "").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(
+            "Several machines meet at --main HOST:PORT of the first one", received=main, next="--main 10.0.0.1:29500"
+        )
