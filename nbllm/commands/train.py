@@ -46,7 +46,7 @@ def _act(call: Call, act: str) -> Any:
             wait(call, run)
         return run
     if act == "resume":
-        run.resume()
+        run.resume(**arguments.only("processes", "parallel", "batch_size"))
         if arguments.wait:
             wait(call, run)
         return run

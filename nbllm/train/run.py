@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbllm.errors import RunError
-from nbllm.store import Store, read_json
+from nbllm.store import Store, read_json, write_json
 from nbllm.train import control, locks, log
 from nbllm.train.checkpoint import Checkpoint, list_checkpoints
 from nbllm.train.config import TrainConfig
@@ -216,17 +216,28 @@ class Run:
         self._must_live("the learning rate can't be changed")
         control.send_lr_factor(self.folder, factor)
 
-    def resume(self, wait: bool = True, *, worker: Sequence[str] = ()) -> Status:
+    def resume(
+        self,
+        wait: bool = True,
+        *,
+        processes: int | Literal["auto"] | None = None,
+        parallel: str | None = None,
+        batch_size: int | None = None,
+        worker: Sequence[str] = (),
+    ) -> Status:
         """Goes on: from a pause, and else from the last checkpoint (from the beginning where there is none).
 
         Workers whose supervisor was killed are waited for, since they write a last checkpoint.
 
         Args:
             wait: for a paused run, return when it runs (after a minute at the latest); else at once.
+            processes, parallel, batch_size: go on with these instead of the run's own; the global batch stays what it
+                was, by more or fewer micro-steps.
             worker: as in `start`.
 
         Raises:
             RunError: it runs, or it is done.
+            UsageError: a plan that the run can't go on under.
         """
         status = self.status
         if status == "paused":
@@ -249,6 +260,10 @@ class Run:
                 next=f"Watch it with %llm_train --attach {self.name}",
             )
         try:
+            wishes = {"processes": processes, "parallel": parallel, "batch_size": batch_size}
+            if changes := {name: value for name, value in wishes.items() if value is not None}:
+                changed: dict[str, Any] = read_json(self.folder / CONFIG) | changes
+                write_json(self.folder / CONFIG, TrainConfig.from_json(changed).as_json())
             begin(self.folder, resume=True)
             start_supervisor(self.folder, lock, resume=bool(self.checkpoints), worker=worker)
         finally:

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from nbllm import adapters
-from nbllm.errors import NbllmError, NotFoundError, RunError, StoreError
+from nbllm.errors import NbllmError, NotFoundError, RunError, StoreError, UsageError
 from nbllm.model import PRESETS, parameter_count
 from nbllm.shards import Loader, Shards
 from nbllm.store import Manifest, Parent, Store, read_json, write_json
@@ -113,7 +113,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     if config.checkpointing:
         bare.gradient_checkpointing_enable({"use_reentrant": False})
     bare.to(accelerator.device)
-    kind, lr = _optimizer(config, bare)
+    kind, lr = _optimizer(config, bare, begun=_begun_optimizer(folder))
     counts = {
         "parameters": parameter_count(bare),
         "trained_parameters": parameter_count(bare, trainable=True),
@@ -210,10 +210,15 @@ def _with_loss(config: TrainConfig, bare: PreTrainedModel) -> LossModel:
     return LossModel(bare, fused=config.fused, settings=settings)
 
 
-def _optimizer(config: TrainConfig, bare: PreTrainedModel) -> tuple[str, float]:
-    """Which optimizer, and its peak learning rate."""
+def _optimizer(config: TrainConfig, bare: PreTrainedModel, *, begun: str | None) -> tuple[str, float]:
+    """Which optimizer, and its peak learning rate; a run goes on with the one that it was begun with."""
     fresh = config.model in PRESETS and config.adapter is None
-    kind = config.optimizer
+    kind = config.optimizer if begun is None else begun
+    if kind == "muon" and config.parallel != "ddp":
+        raise UsageError(
+            f"The run was begun with muon, which needs whole matrices, and --parallel {config.parallel} cuts them",
+            next="Resume it with --parallel ddp",
+        )
     if kind == "auto":
         kind = "muon" if fresh and config.parallel == "ddp" else "adamw"
     if config.lr is not None:
@@ -229,6 +234,13 @@ def _draft_plan(config: TrainConfig, loader: Loader, *, kind: str, lr: float) ->
     return make_plan(
         config, total_steps=total, epochs=config.epochs, optimizer=kind, lr=lr, world_size=loader.world_size
     )
+
+
+def _begun_optimizer(folder: Path) -> str | None:
+    try:
+        return str(read_json(folder / _PLAN)["optimizer"])
+    except (FileNotFoundError, KeyError):
+        return None
 
 
 def _split_as_begun(folder: Path, config: TrainConfig, data_world: int) -> TrainConfig:

@@ -12,7 +12,7 @@ from worker_kit import Kit, events, kit, losses
 
 from nbllm.errors import UsageError
 from nbllm.model import build
-from nbllm.train import launch
+from nbllm.train import launch, start, worker
 from nbllm.train.config import TrainConfig
 from nbllm.train.loss_model import LossModel
 from nbllm.train.parallel.names import check_processes
@@ -136,3 +136,25 @@ def test_a_model_that_cannot_be_cut_is_refused_in_one_line():
         check_splits(LossModel(small("llama-nano"), fused="off", settings={}), 2)
     with pytest.raises(UsageError, match="needs several processes"):
         check_processes("tp", 1)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_under_another_plan(kit: Kit):
+    run = start(kit.store, kit.config(steps=400, save_every=20, batch_size=8, optimizer="adamw"), name="changed")
+    until(lambda: run.checkpoints, 90)
+    assert run.stop() == "stopped"
+    step = run.checkpoints[-1].step
+    with pytest.raises(UsageError, match="--processes 2"):
+        run.resume(parallel="tp", processes=1)
+    run.resume(parallel="tp", processes=2, batch_size=4)
+    until(lambda: len(events(run.folder, "start")) == 2 and max(losses(run.folder)) > step, 90)
+    assert run.stop() == "stopped"
+    second = events(run.folder, "start")[1]
+    assert (second["parallel"], second["world_size"], second["global_batch"], second["step"]) == ("tp", 2, 8, step)
+    assert run.config.parallel == "tp"
+
+
+def test_a_run_that_muon_began_does_not_go_on_cut(kit: Kit):
+    folder = kit.train("with-muon", optimizer="auto", steps=4, save_every=2)
+    with pytest.raises(UsageError, match="begun with muon"):
+        worker._optimizer(kit.config(parallel="fsdp"), small("llama-nano"), begun=worker._begun_optimizer(folder))
