@@ -177,6 +177,10 @@ def _where(run: Any, history: RunHistory) -> str:
         if "parallel" not in start:  # asked once: a run's config is a file
             start["parallel"] = str(getattr(run.config, "parallel", "") or start.get("wrapper") or "")
         words.append(start["parallel"])
+        if start.get("parameters_by_rank"):
+            words.append(f"{max(start['parameters_by_rank']):,} parameters a process at most")
+    if int(start.get("machines") or 1) > 1:
+        words.append(f"{start['machines']} machines")
     words += [str(start.get("precision") or ""), str(start.get("device") or "")]
     if start.get("fused") not in (None, "off"):
         words.append("fused loss")

@@ -66,6 +66,9 @@ class Run:
         evaluated = self._history.last("eval")
         if evaluated is not None and isinstance(evaluated.get("eval_loss"), float):
             parts.append(f"held-out {evaluated['eval_loss']:.3f}")
+        started = self._history.last("start")
+        if started is not None and int(started.get("world_size") or 1) > 1:
+            parts.append(f"{started['world_size']} processes by {started.get('parallel') or started.get('wrapper')}")
         return f"<Run {', '.join(parts)}>"
 
     def __eq__(self, other: object) -> bool:

@@ -34,6 +34,12 @@ def test_html_has_the_chart_and_the_numbers():
     assert len(page) < 30_000
 
 
+def test_a_plan_shows_what_proves_it():
+    run = FakeRun().steps_now(3)
+    run.events[0] |= {"parallel": "fsdp", "parameters_by_rank": [500_000, 499_000], "machines": 2}
+    assert "2 processes, fsdp, 500,000 parameters a process at most, 2 machines, bf16, cpu" in static_html(run.finish())
+
+
 def test_a_run_without_events_shows():
     run = FakeRun(start_event=False, total_steps=None)
     assert static_text(run) == "pydocs-nano: starting, step 0"

@@ -152,6 +152,7 @@ def test_a_run_goes_on_under_another_plan(kit: Kit):
     second = events(run.folder, "start")[1]
     assert (second["parallel"], second["world_size"], second["global_batch"], second["step"]) == ("tp", 2, 8, step)
     assert run.config.parallel == "tp"
+    assert "2 processes by tp" in repr(run)
 
 
 def test_a_run_that_muon_began_does_not_go_on_cut(kit: Kit):
