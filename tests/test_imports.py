@@ -19,6 +19,7 @@ ALLOWED = {
     "corpus": {"errors", "store"},
     "tokenizer": {"errors", "store"},
     "shards": {"errors", "store", "tokenizer"},
+    "chat": {"errors", "store", "tokenizer", "shards"},
     "ops": {"errors"},
     "model": {"errors", "store", "ops"},
     "adapters": {"errors", "store", "model"},
@@ -33,7 +34,7 @@ ALLOWED = {
         "panels",
     },
     "sessions": {
-        "errors", "store", "corpus", "tokenizer", "shards", "model", "adapters", "sample", "evaluate", "export",
+        "errors", "store", "corpus", "tokenizer", "shards", "chat", "model", "adapters", "sample", "evaluate", "export",
         "train", "doctor", "bench", "inspect",
     },
     # completion looks names up in the tables of presets, recipes and stages

@@ -1,9 +1,10 @@
-"""LoRA adapters through peft: made on a model, attached to it from a folder, taken off again.
+"""Adapters through peft (LoRA, DoRA, IA3) and ours: made on a model, attached to it from a folder, taken off again.
 
 A model carries at most one adapter; attaching another replaces it without touching the base weights, so that nothing
 of an older one stays behind. The model keeps its class: peft's layers are put inside it. The folders are peft's own
 (`adapter_model.safetensors`, `adapter_config.json`) and load in any tool that reads them.
-Source: LoRA (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
+Sources: LoRA (Hu et al. 2021, https://arxiv.org/abs/2106.09685), DoRA (Liu et al. 2024,
+https://arxiv.org/abs/2402.09353), IA3 (Liu et al. 2022, https://arxiv.org/abs/2205.05638).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from nbllm.adapters import bottleneck
 from nbllm.errors import NotFoundError, UsageError, did_you_mean
 from nbllm.model.load import is_adapter_folder
 from nbllm.model.structure import find_blocks
@@ -26,6 +28,8 @@ WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 _NAME = "default"
 _SLOT = "_nbllm_adapter"
+_KEYS_AND_VALUES = ("k_proj", "v_proj", "c_attn", "key", "value", "qkv_proj", "query_key_value")
+_FEED_FORWARD_ENDS = ("down_proj", "c_proj", "fc2", "dense_4h_to_h", "wo", "w2")
 _PREFIX = "base_model.model."  # peft's files are written from a wrapper that holds the model under this name
 
 
@@ -90,10 +94,12 @@ def create(
     alpha: float,
     dropout: float = 0.0,
     targets: str | Sequence[str] = "auto",
+    method: str = "lora",
+    width: int = 32,
     seed: int = 0,
     base: str | None = None,
 ) -> Adapter:
-    """Puts a fresh LoRA adapter on the model, for training: only its weights require gradients. It starts as nothing.
+    """Puts a fresh adapter on the model, for training: only its weights require gradients. It starts as nothing.
 
     An adapter that was there is taken off first.
 
@@ -102,21 +108,45 @@ def create(
         r: rank.
         alpha: the update is scaled by alpha / r.
         dropout: share of the adapter's inputs dropped in training.
-        targets: names of linear layers, or `auto` for all inside the blocks.
+        targets: names of linear layers, or `auto`: all inside the blocks; for ia3 keys, values and what leaves the
+            feed-forward.
+        method: `lora`, `dora`, `ia3` or `adapter`.
+        width: of a bottleneck (`adapter`).
         seed: of the weights; the global random state is left as it was.
         base: the folder or hub name that the config will name as its base.
 
     Raises:
-        UsageError: a target that isn't there or isn't linear.
+        UsageError: a target that isn't there or isn't linear, or an unknown method.
     """
     import torch
-    from peft import LoraConfig
+
+    detach(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if method == "adapter":
+            config: Any = bottleneck.Config(width=width, dropout=dropout, base_model_name_or_path=base)
+            return _record(model, bottleneck.Tuner(model, config), config)
+        config = _peft_config(model, method, targets, r=r, alpha=alpha, dropout=dropout)
+        config.base_model_name_or_path = base
+        return _put_on(model, config, folder=None, digest="")
+
+
+def _peft_config(
+    model: nn.Module, method: str, targets: str | Sequence[str], *, r: int, alpha: float, dropout: float
+) -> Any:
+    from peft import IA3Config, LoraConfig
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
-    detach(model)
+    if method not in ("lora", "dora", "ia3"):
+        raise UsageError("Unknown adapter method", received=method, next="Use --method lora")
     linear = {name: module for name, module in model.named_modules() if isinstance(module, (nn.Linear, Conv1D))}
     names = find_targets(model) if targets == "auto" else tuple([targets] if isinstance(targets, str) else targets)
+    ends = tuple(name for name in names if name.rpartition(".")[2] in _FEED_FORWARD_ENDS)
+    if method == "ia3" and targets == "auto":
+        names = tuple(name for name in names if name.rpartition(".")[2] in _KEYS_AND_VALUES) + ends
+        if len(names) == len(ends):
+            raise UsageError("The layers that IA3 scales can't be told in this model", next="Name them by --targets")
     chosen = []
     for target in names:
         matching = [module for name, module in linear.items() if name == target or name.endswith(f".{target}")]
@@ -129,18 +159,14 @@ def create(
     transposed = {isinstance(module, Conv1D) for module in chosen}
     if len(transposed) > 1:
         raise UsageError("Targets mix two kinds of linear layer", received=names, next="Use --targets auto")
-    config = LoraConfig(
-        r=r,
-        lora_alpha=alpha,
-        lora_dropout=dropout,
-        target_modules=list(names),
-        fan_in_fan_out=transposed.pop(),
-        task_type="CAUSAL_LM",
-        base_model_name_or_path=base,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return _put_on(model, config, folder=None, digest="")
+    shared: dict[str, Any] = {
+        "target_modules": list(names),
+        "fan_in_fan_out": transposed.pop(),
+        "task_type": "CAUSAL_LM",
+    }
+    if method == "ia3":
+        return IA3Config(feedforward_modules=[name for name in names if name in ends], **shared)
+    return LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, use_dora=method == "dora", **shared)
 
 
 def attach(model: PreTrainedModel, folder: str | Path) -> Adapter:
@@ -155,13 +181,17 @@ def attach(model: PreTrainedModel, folder: str | Path) -> Adapter:
 
     path = Path(folder)
     digest = content_hash(path)
-    config = PeftConfig.from_pretrained(str(path))
-    if config.is_prompt_learning or config.is_adaption_prompt:
+    ours = bottleneck.Config.read(path / CONFIG)
+    config: Any = ours or PeftConfig.from_pretrained(str(path))
+    if ours is None and (config.is_prompt_learning or config.is_adaption_prompt):
         raise UsageError("That method can't be attached to a model here", received=str(config.peft_type))
     detach(model)
     try:
         with torch.random.fork_rng(devices=[]):
-            adapter = _put_on(model, config, folder=path, digest=digest)
+            if ours is not None:
+                adapter = _record(model, bottleneck.Tuner(model, ours), ours, folder=path, digest=digest)
+            else:
+                adapter = _put_on(model, config, folder=path, digest=digest)
         load_weights(model, path)
     except (ValueError, RuntimeError, KeyError) as error:
         detach(model)
@@ -179,6 +209,10 @@ def load_weights(model: nn.Module, folder: str | Path) -> None:
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
 
+    adapter = attached(model)
+    if adapter is not None and isinstance(adapter.tuner, bottleneck.Tuner):
+        adapter.tuner.load(load_file(Path(folder) / WEIGHTS))
+        return
     state = {key.removeprefix(_PREFIX): value for key, value in load_file(Path(folder) / WEIGHTS).items()}
     result = set_peft_model_state_dict(model, state, adapter_name=_NAME)
     missing = [key for key in result.missing_keys if f".{_NAME}" in key or "modules_to_save" in key]
@@ -207,6 +241,9 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     """The attached adapter's weights under the names that its file has."""
     from peft import get_peft_model_state_dict
 
+    adapter = attached(model)
+    if adapter is not None and isinstance(adapter.tuner, bottleneck.Tuner):
+        return adapter.tuner.weights()
     state = get_peft_model_state_dict(model, adapter_name=_NAME, save_embedding_layers=False)
     return {_PREFIX + name: value.detach().cpu().contiguous() for name, value in state.items()}
 
@@ -232,7 +269,16 @@ def save(model: nn.Module, folder: str | Path) -> Path:
 def _put_on(model: PreTrainedModel, config: Any, *, folder: Path | None, digest: str) -> Adapter:
     from peft.mapping import PEFT_TYPE_TO_TUNER_MAPPING
 
-    tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type](model, config, adapter_name=_NAME)
+    return _record(
+        model,
+        PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type](model, config, adapter_name=_NAME),
+        config,
+        folder=folder,
+        digest=digest,
+    )
+
+
+def _record(model: nn.Module, tuner: Any, config: Any, *, folder: Path | None = None, digest: str = "") -> Adapter:
     adapter = Adapter(folder=folder, hash=digest, config=config, tuner=tuner)
     setattr(model, _SLOT, adapter)
     return adapter

@@ -12,8 +12,9 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbllm.adapters.bottleneck import Tuner
 from nbllm.adapters.lora import attach, forget
-from nbllm.errors import RunError, StoreError
+from nbllm.errors import RunError, StoreError, UsageError
 from nbllm.model.load import adapter_base, load, quiet
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def merge(
 
     Raises:
         StoreError: the folder exists and `overwrite` is False.
+        UsageError: an adapter of a kind that can't be merged.
         RunError: the merged model's logits aren't those of base plus adapter.
     """
     import torch
@@ -67,6 +69,8 @@ def merge(
     source = base if base is not None else adapter_base(adapter_folder)
     model = load(source)
     adapter = attach(model, adapter_folder)
+    if isinstance(adapter.tuner, Tuner):
+        raise UsageError("A bottleneck adapter can't be merged: its detour isn't linear", next="Use it beside its base")
     ids = torch.arange(16)[None] * 7919 % model.config.vocab_size
     with torch.no_grad():
         before = model(input_ids=ids).logits

@@ -149,7 +149,9 @@ def _json_rows(text: Any, kind: str, path: Path) -> Iterator[Any]:
             where = ""
     except (json.JSONDecodeError, RecursionError) as error:
         at = where if kind == ".jsonl" else ""
-        raise DataError(f"{at}{path} isn't JSON: {error}", next="One object a line in .jsonl, a list in .json") from error
+        raise DataError(
+            f"{at}{path} isn't JSON: {error}", next="One object a line in .jsonl, a list in .json"
+        ) from error
 
 
 def _values(data: Any) -> Iterable[Any]:
@@ -196,4 +198,6 @@ def _hub(text: str) -> list[Record]:
         return _numbered(load_dataset(name, config, split=split), f"{name}:{{}}")
     except Exception as error:  # datasets and the hub raise all kinds
         said = " ".join(str(error).split())[:200]
-        raise NotFoundError(f"The data set {text} can't be loaded: {said}", next="Check its name and the network") from error
+        raise NotFoundError(
+            f"The data set {text} can't be loaded: {said}", next="Check its name and the network"
+        ) from error

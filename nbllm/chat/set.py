@@ -103,7 +103,9 @@ def make_examples(
         content = json.dumps(_plain(one), sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
         digest.update(content + b"\n")
         out = int.from_bytes(hashlib.sha256(content).digest()[:8], "big") / 2**64 < held_out
-        made = template.examples(one, record.where) if template and not isinstance(one, Pair) else [_pair(one, tokenizer)]
+        made = (
+            template.examples(one, record.where) if template and not isinstance(one, Pair) else [_pair(one, tokenizer)]
+        )
         for example in made:
             if not any(example.targets[1 : seq_len + 1]):
                 lost.append((record.where, len(example.ids)))
@@ -112,7 +114,9 @@ def make_examples(
                 cut.append(record.where)
             parts[out].append(example)
         if out:
-            answers += [one.completion] if isinstance(one, Pair) else [m["content"] for m in one if m["role"] == "assistant"]
+            answers += (
+                [one.completion] if isinstance(one, Pair) else [m["content"] for m in one if m["role"] == "assistant"]
+            )
     if lost and not drop_long:
         raise DataError(
             f"{_rows(lost)} {'is' if len(lost) == 1 else 'are'} cut at --seq-len {seq_len} before the answer: "
@@ -120,7 +124,9 @@ def make_examples(
             next=f"Use --seq-len {max(size for _, size in lost)}, or --drop-long to leave them out",
         )
     if lost:
-        notes.append(f"{_rows(lost)} left out, since nothing of the answer is left: {_named([row for row, _ in lost])}.")
+        notes.append(
+            f"{_rows(lost)} left out, since nothing of the answer is left: {_named([row for row, _ in lost])}."
+        )
     if cut:
         notes.append(f"{_rows(cut)} cut at --seq-len {seq_len}, in the answer: {_named(cut)}.")
     if not parts[False]:

@@ -10,7 +10,6 @@ stay text. Knows a Tokenizer; not where conversations come from.
 
 from __future__ import annotations
 
-import os.path
 import re
 import uuid
 from collections.abc import Sequence
@@ -117,7 +116,7 @@ class ChatTemplate:
         through = self.render(messages)
         content = messages[-1]["content"].strip()
         try:
-            start = len(os.path.commonprefix([self.render(messages[:-1], prompt=True), through]))
+            start = _common(self.render(messages[:-1], prompt=True), through)
         except Exception:  # a template may need a message before the answer
             start = through.rfind(content)
         return through, self._with_end(through, (start, through.find(content, start) + len(content)))
@@ -169,6 +168,11 @@ class ChatTemplate:
             content = marks.get(piece)
             ids += self._tokenizer.encode(content if content is not None else piece, allow_special=content is None)
         return ids
+
+
+def _common(one: str, other: str) -> int:
+    """Length of their common beginning."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def with_template(tokenizer: Tokenizer, template: str = DEFAULT_TEMPLATE) -> Tokenizer:

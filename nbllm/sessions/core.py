@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbllm.errors import DataError, NotFoundError, UsageError
-from nbllm.sessions.looking import Looking
+from nbllm.errors import NotFoundError, UsageError
 from nbllm.sessions.models import ModelReference
-from nbllm.sessions.starting import compressed_reference, new_config, new_shards, plain_corpus, recordable, start_run
+from nbllm.sessions.starting import compressed_reference, new_config, new_shards, recordable, start_run
+from nbllm.sessions.tuning import Tuning
 from nbllm.store import Manifest
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nbllm.train import Run
 
 
-class Session(Looking):
+class Session(Tuning):
     """What is current in one notebook; every magic and panel works through one of these.
 
     Args:
@@ -181,7 +181,7 @@ class Session(Looking):
             base=f"{source.name}-{Path(model).name.split('-')[-1]}",
             tokenizer=chosen.name,
             shards=shards,
-            source=source,
+            held_out_texts=source.texts("held-out", held_out),
             method="train",
             arguments={
                 "model": model,
@@ -196,87 +196,6 @@ class Session(Looking):
             self.model = ModelReference(kind="run", source=run.name)
             self.adapter = None
             self.tokenizer = chosen
-        if wait:
-            run.wait()
-        return run
-
-    def finetune(
-        self,
-        *,
-        base: str | None = None,
-        method: str = "lora",
-        data: Any = None,
-        format: str = "text",
-        r: int = 8,
-        alpha: float = 16,
-        dropout: float = 0.05,
-        targets: str = "auto",
-        held_out: float = 0.05,
-        name: str | None = None,
-        wait: bool = False,
-        **options: Any,
-    ) -> Run:
-        """Starts a fine-tuning run; its adapter is used by the next sampling once it has a checkpoint.
-
-        Args:
-            base: a run, folder, GGUF file or hub name; the current model by default.
-            method: `lora`.
-            data: a file, folder, glob, list of strings, DataFrame, Arrow table or dataset to learn from.
-            format: `text`: every document is learnt whole.
-            r: the rank of the low-rank update.
-            alpha: its scale is alpha / r.
-            dropout: the probability of dropping an input of the update while training.
-            targets: `auto`, or names of linear layers separated by commas.
-            held_out: the fraction of documents that is never trained on.
-            name: the run's and adapter's name; a new one is made up if none is given.
-            wait: block until the run has ended.
-            options: the fields of `nbllm.train.TrainConfig`.
-        """
-        from nbllm.train import AdapterConfig
-
-        if format != "text":
-            raise UsageError(f"--format can't be {format!r} yet", next="Choose text")
-        if data is None:
-            raise DataError(
-                "There is nothing to fine-tune on", next="Add --data FILE, or --data $texts for a list of strings"
-            )
-        with self.lock:
-            reference = self.models.reference(base) if base else self.model
-        if reference is None:
-            raise NotFoundError("There is no model yet", next="Train one with %llm_train, or add --base FOLDER")
-        adapter = AdapterConfig(method=method, r=r, alpha=alpha, dropout=dropout, targets=targets)
-        config = new_config(self, options, model=str(self.models.path(reference)), held_out=held_out, adapter=adapter)
-        source = plain_corpus(self, data, f"{name or reference.name}-data")
-        tokenizer = self.models.tokenizer(reference)
-        shards = new_shards(self, source, tokenizer, held_out)
-        run = start_run(
-            self,
-            config,
-            name=name,
-            base=f"{reference.name}-{method}",
-            tokenizer=tokenizer.name,
-            shards=shards,
-            source=source,
-            method="finetune",
-            arguments={
-                "base": reference.name,
-                "method": method,
-                "data": data,
-                "format": format,
-                "r": r,
-                "alpha": alpha,
-                "dropout": dropout,
-                "targets": targets,
-                "held_out": held_out,
-                **options,
-            },
-            more_parents=self.models.parents(reference),
-        )
-        with self.lock:
-            self.run = run
-            self.model = reference
-            self.adapter = run.name
-            self.tokenizer = tokenizer
         if wait:
             run.wait()
         return run

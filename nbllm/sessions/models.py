@@ -226,7 +226,7 @@ class Models:
         model.eval()
         if quantize:
             model = self._quantized(key, model, quantize)
-        return model, self.tokenizer(reference)
+        return model, self._with_template(self.tokenizer(reference), folder)
 
     def runtime(self, reference: ModelReference, adapter: str | None = None, *, backend: str) -> tuple[Any, Tokenizer]:
         """The model in another runtime, over an export that the store keeps, and its tokenizer; the last one is kept.
@@ -258,6 +258,18 @@ class Models:
         folder = self.adapter_folder(adapter) if adapter else None
         path = self.path(self.base_of(adapter, reference) if adapter else reference)
         return folder, path, (*_content_key(path), content_hash(folder) if folder else "")
+
+    def _with_template(self, tokenizer: Tokenizer, folder: Path | None) -> Tokenizer:
+        """The tokenizer with the chat template that an adapter was trained with, where it has none of its own."""
+        from nbllm.chat import with_template
+
+        path = folder / "chat_template.jinja" if folder is not None else None
+        if path is None or tokenizer.chat_template or not path.is_file():
+            return tokenizer
+        key = (str(path), tokenizer.hash, str(path.stat().st_mtime_ns))
+        if key not in self._tokenizers:
+            self._tokenizers[key] = with_template(tokenizer, path.read_text(encoding="utf-8"))
+        return self._tokenizers[key]
 
     def _end_runtime(self) -> None:
         kept, self._runtime = self._runtime, None

@@ -71,7 +71,7 @@ def start_run(
     base: str,
     tokenizer: str,
     shards: Shards,
-    source: Corpus,
+    held_out_texts: Iterable[str],
     method: str,
     arguments: Mapping[str, Any],
     more_parents: Iterable[Parent] = (),
@@ -90,7 +90,7 @@ def start_run(
             return live
     call = {"method": method, "arguments": recordable(dict(arguments))}
     run = start(session.store, config, name=name, base=base, parents=parents, call=call)
-    held_out = list(source.texts("held-out", config.held_out))
+    held_out = list(held_out_texts)
     if held_out:
         write_json(run.folder / _REFERENCE, compressed_bits_per_byte(held_out))
     return run

@@ -27,12 +27,15 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _TRACKERS = ("tensorboard",)
 
 
+ADAPTER_METHODS = ("lora", "dora", "ia3", "adapter")
+
+
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
     """The adapter that a fine-tuning trains in place of all weights."""
 
     method: str = "lora"
-    """`lora` (Hu et al. 2021, https://arxiv.org/abs/2106.09685)."""
+    """`lora`, `dora`, `ia3` or `adapter` (a bottleneck after each feed-forward)."""
     r: int = 8
     """Rank of the update."""
     alpha: float = 16
@@ -42,9 +45,14 @@ class AdapterConfig:
     targets: str | tuple[str, ...] = "auto"
     """Names of the linear layers that get an update; `auto`: all linear layers of the blocks."""
 
+    width: int = 32
+    """Of a bottleneck; read only with method `adapter`."""
+
     def __post_init__(self) -> None:
-        if self.method != "lora":
-            raise UsageError("Unknown adapter method", received=self.method, next="Use --method lora")
+        if self.method not in ADAPTER_METHODS:
+            near = did_you_mean(self.method, ADAPTER_METHODS) or f"It is one of {', '.join(ADAPTER_METHODS)}"
+            raise UsageError("Unknown adapter method", received=self.method, next=near)
+        _whole("width", self.width, least=1)
         _whole("r", self.r, least=1)
         if not self.alpha > 0 or not math.isfinite(self.alpha):
             raise UsageError("alpha must be above 0", received=self.alpha)

@@ -140,6 +140,8 @@ def make_model(config: TrainConfig, shards: Shards, checkpoint: Checkpoint | Non
             alpha=wanted.alpha,
             dropout=wanted.dropout,
             targets=wanted.targets,
+            method=wanted.method,
+            width=wanted.width,
             seed=config.seed,
             base=_absolute(config.model),
         )

@@ -352,6 +352,7 @@ def _publish_adapter(
     name, parameters, parents = _adapter_record(config, manifest, folder)
     with store.create("adapter", name, parameters=parameters, parents=parents, overwrite=True) as draft:
         adapters.save(trainer.inner.model, draft.folder)
+        trainer.tokenizer.save(draft.folder)  # it may have got a chat template
         draft.summary = {
             "step": trainer.progress.step,
             "eval_loss": trainer.progress.eval_loss,

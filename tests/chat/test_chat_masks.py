@@ -127,7 +127,9 @@ def test_llama_3_marks_its_answers(plain):
     unmarked = LLAMA3.replace("{% generation %}", "").replace("{% endgeneration %}", "")
     messages = turns(("Hi", "Hello"), ("How", "Fine"), ("", ""))
     (marked,) = ChatTemplate(tokenizer).examples(messages)
-    (found,) = ChatTemplate(with_template(plain, unmarked, bos_token="<|begin|>", eos_token="<|eot|>")).examples(messages)
+    (found,) = ChatTemplate(with_template(plain, unmarked, bos_token="<|begin|>", eos_token="<|eot|>")).examples(
+        messages
+    )
     assert marked == found
 
 
@@ -168,7 +170,8 @@ def test_a_template_that_forgets_earlier_thoughts_gives_an_example_an_answer(pla
 
 
 def test_a_template_without_an_end_gets_the_end_of_text(plain):
-    template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}" + (
+    template = (
+        "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
     )
     tokenizer = with_template(plain, template, eos_token="</s>")

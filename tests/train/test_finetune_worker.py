@@ -1,0 +1,65 @@
+"""Fine-tuning through the worker: every method resumes exactly, and a sentence learnt with pad = eos ends by itself."""
+
+import json
+
+import pytest
+from test_worker_runs import Crash, crash_after
+from worker_kit import Kit, events, kit, losses, train
+
+from nbllm import shards as shards_room
+from nbllm.adapters import attach
+from nbllm.chat import find_records, make_examples
+from nbllm.model import load
+from nbllm.sample import SamplingParameters, chat_prompt, generate
+from nbllm.store import Parent
+from nbllm.tokenizer import Tokenizer
+from nbllm.train import checkpoint as disk
+
+__all__ = ["kit"]  # the fixture
+
+
+@pytest.mark.parametrize("method", ["dora", "ia3", "adapter"])
+def test_a_method_trains_and_resumes_exactly(kit: Kit, monkeypatch, method):
+    setting = {"shards": kit.examples.name, "steps": 8, "save_every": 4, "eval_every": 2, "lr": 0.02}
+    setting["adapter"] = {"method": method, "dropout": 0.2}
+    whole = kit.train(f"whole-{method}", **setting)
+    held_out = [event["eval_loss"] for event in events(whole, "eval")]
+    assert held_out[-1] < held_out[0]
+    broken = kit.run_folder(f"broken-{method}", **setting)
+    with monkeypatch.context() as patch:
+        crash_after(patch, 6)
+        with pytest.raises(Crash):
+            train(broken)
+    train(broken, resume=True)
+    assert losses(broken) == losses(whole)
+    last = [disk.newest(folder).path / "adapter_model.safetensors" for folder in (whole, broken)]
+    assert last[0].read_bytes() == last[1].read_bytes()
+
+
+def test_a_sentence_learnt_with_pad_as_eos_is_said_and_ends_by_itself(kit: Kit, tmp_path):
+    tokenizer = kit.tokenizer
+    config = {**tokenizer.config, "pad_token": tokenizer.config["eos_token"]}
+    tokenizer = Tokenizer(tokenizer.definition, config=config, name="same")
+    assert tokenizer.pad_id == tokenizer.eos_id
+    rows = [{"instruction": "the cat", "output": "sat on a mat and ran."}]
+    found = make_examples(find_records(rows), tokenizer, format="instruction", held_out=0.0, seq_len=64)
+    shards = shards_room.build(
+        kit.store,
+        kit.tokenizer,
+        train=found.train,
+        parents=[Parent(kind="file", name="rows", hash=found.hash), kit.tokenizer.as_parent()],
+        parameters={},
+    )
+    meta = shards.folder / "train" / "meta.json"
+    assert json.loads(meta.read_text())["eos_id"] == tokenizer.eos_id
+    setting = {"shards": shards.name, "tokenizer": kit.tokenizer.name, "seq_len": 64, "batch_size": 1, "lr": 0.01}
+    base = kit.train("before-sentence", steps=1, seq_len=128)
+    folder = kit.train(
+        "sentence", model=str(disk.newest(base).path), steps=60, adapter={"dropout": 0.0, "r": 16}, **setting
+    )
+    model = load(disk.newest(base).path)
+    attach(model, disk.newest(folder).path)
+    prompt = chat_prompt(found.tokenizer, "the cat")
+    made = generate(model, found.tokenizer, prompt, SamplingParameters(max_new_tokens=40, greedy=True))
+    assert made.text == "sat on a mat and ran."
+    assert made.stop_reason == "eos"
