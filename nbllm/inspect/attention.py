@@ -20,11 +20,11 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from nbllm.errors import NotFoundError, UsageError
 from nbllm.inspect.capture import Layer, run, run_without
-from nbllm.inspect.head_scores import KINDS, Patterns, entropy
+from nbllm.inspect.head_scores import KINDS, entropy
+from nbllm.inspect.survey import survey
 from nbllm.sample.prompt import encode_prompt
 from nbllm.sample.reading import check_ids
 from nbllm.sample.trace import most_probable, token_texts
@@ -107,7 +107,7 @@ class AttentionMaps:
         found = self._layer(layer)
         if not 0 <= head < found.heads:
             raise UsageError("There is no such head", received=head, next=f"Choose 0 to {found.heads - 1}")
-        return _array(found.weights(slice(head, head + 1))[0])
+        return _array(found.weights([head])[0])
 
     def layer(self, layer: int) -> Float:
         """All maps of one layer, float32 [H, T, T]."""
@@ -140,19 +140,11 @@ class AttentionMaps:
         return pa.table(columns)
 
     def _survey(self, size: int | None) -> None:
-        """Goes once over all maps, a layer at a time, for thumbnails and scores."""
-        patterns = Patterns(self.token_ids) if self._scores is None else None
-        small = np.zeros((self.layers, self.heads, size, size), dtype=np.uint8) if size else None
-        scores = torch.full((self.layers, self.heads, len(KINDS) + 2), torch.nan)
-        for at, layer in enumerate(self._layers):
-            for heads, weights in layer.parts():
-                if small is not None and size:
-                    small[at, heads] = _shrunk(weights, size)
-                if patterns is not None:
-                    scores[at, heads] = patterns.scores(weights)
+        """Goes once over all maps for thumbnails and scores."""
+        small, scores = survey(self._layers, self.token_ids, size, scores=self._scores is None)
         if small is not None and size:
             self._thumbnails[size] = small
-        if patterns is not None:
+        if scores is not None:
             self._scores = scores
 
     def rollout(self, *, until: int | None = None) -> Float:
@@ -168,7 +160,7 @@ class AttentionMaps:
         if self._rollout is not None and self._rollout[0] <= last:
             begin, joint = self._rollout[0] + 1, self._rollout[1]
         for layer in self._layers[begin : last + 1]:
-            mean = torch.stack([weights.sum(0) for _, weights in layer.parts()]).sum(0) / layer.heads
+            mean = torch.stack([weights.sum(0) for weights in layer.parts()]).sum(0) / layer.heads
             joint = 0.5 * (mean @ joint) + 0.5 * joint
         self._rollout = last, joint
         return _array(joint)
@@ -251,16 +243,3 @@ def attention(
 
 def _array(tensor: Tensor) -> Float:
     return np.ascontiguousarray(tensor.numpy(), dtype=np.float32)
-
-
-def _shrunk(weights: Tensor, size: int) -> NDArray[np.uint8]:
-    """Maps [h, T, T] as uint8 [h, size, size]: blocks' largest weights, or each weight repeated where there are few."""
-    count = weights.shape[-1]
-    if count > size:
-        small = F.adaptive_max_pool2d(weights[None], size)[0]
-    else:
-        places = torch.arange(size) * count // size
-        small = weights[:, places][:, :, places]
-    largest = small.amax((1, 2), keepdim=True).clamp(min=1e-30)
-    scaled: NDArray[np.uint8] = (255 * small / largest).round().to(torch.uint8).numpy()
-    return scaled

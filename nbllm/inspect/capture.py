@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from nbllm.errors import UsageError
 from nbllm.sample.reading import evaluating
@@ -51,32 +52,51 @@ class Layer:
         """H."""
         return self.query.shape[0]
 
-    def scores(self, heads: slice) -> Tensor:
-        """The scores before the softmax, float32 [h, T, T] of a slice of the heads."""
+    def scores(
+        self,
+        heads: Sequence[int],
+        rows: slice = slice(None),
+        keys: slice = slice(None),
+        masked: slice | None = slice(None),
+    ) -> Tensor:
+        """The scores before the softmax, float32 [h, q, k].
+
+        Args:
+            heads: which of the heads.
+            rows: which queries.
+            keys: which keys.
+            masked: the keys, all among `keys`, for which the mask says anything to these queries; None: it says none.
+        """
         share = self.heads // self.key.shape[0]
-        query = self.query[heads].float() * self.scaling
-        key = self.key.repeat_interleave(share, dim=0)[heads].float()
-        scores = query @ key.transpose(1, 2)
+        scores = torch.stack(
+            [
+                (self.query[head, rows].float() * self.scaling) @ self.key[head // share, keys].float().T
+                for head in heads
+            ]
+        )
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap
-        if self.mask is not None:
-            scores += (self.mask if self.mask.ndim == 2 else self.mask[heads]).float()
+        if self.mask is not None and masked is not None:
+            mask = self.mask if self.mask.ndim == 2 else self.mask[list(heads)]
+            begin = (masked.start or 0) - (keys.start or 0)
+            part = scores[..., begin : None if masked.stop is None else begin + masked.stop - masked.start]
+            part += mask[..., rows, masked].float()
         return scores
 
-    def weights(self, heads: slice = slice(None)) -> Tensor:
-        """Attention, float32 [h, T, T]; each row sums to 1 (to less where there is a sink)."""
+    def weights(self, heads: Sequence[int] | None = None) -> Tensor:
+        """Attention of some heads, or of all, float32 [h, T, T]; each row sums to 1 (to less where there is a sink)."""
+        heads = range(self.heads) if heads is None else heads
         scores = self.scores(heads)
         if self.sinks is None:
             return scores.softmax(-1)
-        sinks = self.sinks[heads].float()[:, None, None].expand(-1, scores.shape[1], 1)
+        sinks = self.sinks[list(heads)].float()[:, None, None].expand(-1, scores.shape[1], 1)
         return torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]
 
-    def parts(self) -> Iterator[tuple[slice, Tensor]]:
-        """All weights, as many heads at once as stay small: which, and float32 [h, T, T]."""
+    def parts(self) -> Iterator[Tensor]:
+        """All weights, as many heads at once as stay small, float32 [h, T, T] each."""
         size = max(1, _WEIGHTS // self.query.shape[1] ** 2)
         for begin in range(0, self.heads, size):
-            heads = slice(begin, min(begin + size, self.heads))
-            yield heads, self.weights(heads)
+            yield self.weights(range(begin, min(begin + size, self.heads)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -260,14 +280,27 @@ def _attend(
         softcap=softcap,
         sinks=sinks,
     )
-    values = value[0].repeat_interleave(layer.heads // value.shape[1], dim=0).float()
-    output = torch.cat([weights @ values[part] for part, weights in layer.parts()]).to(query.dtype)  # [H, T, C]
+    output = _attended(layer, value[0])
     heads = list(watch.off.get(index, ()))
     if heads:
         output[heads] = 0
     if watch.note:
         watch.layers.append(_kept(layer, watch.layers))
     return output.transpose(0, 1)[None].contiguous(), None
+
+
+def _attended(layer: Layer, value: Tensor) -> Tensor:
+    """What the layer's heads pass on of values [K, T, C]: [H, T, C]."""
+    query = layer.query
+    if layer.softcap is None and layer.sinks is None:
+        # four dimensions: with fewer, torch takes its slow path
+        mask = None if layer.mask is None else layer.mask.reshape(1, -1, *layer.mask.shape[-2:]).to(query.dtype)
+        return functional.scaled_dot_product_attention(
+            query[None], layer.key[None], value[None], mask, scale=layer.scaling, enable_gqa=True
+        )[0]
+    share = layer.heads // value.shape[0]
+    passed = [layer.weights([head])[0] @ value[head // share].float() for head in range(layer.heads)]
+    return torch.stack(passed).to(query.dtype)
 
 
 def _one_mask(mask: Tensor) -> Tensor:

@@ -27,29 +27,43 @@ class Patterns:
     """
 
     def __init__(self, token_ids: Sequence[int]) -> None:
-        ids = torch.tensor(list(token_ids))
-        count = len(ids)
-        place = torch.arange(count)
-        apart = place[:, None] - place[None, :]
-        same = (ids[:, None] == ids[None, :]) & (apart > 0)  # an earlier occurrence
-        followed = torch.zeros_like(same)
-        followed[:, 1:] = same[:, :-1] & (apart[:, 1:] > 0)  # what came after it, but not the token itself
-        first = (place[:, None] > 0) & (place[None, :] == 0)
-        patterns = [self._mean(pattern) for pattern in (apart == 1, first, same, followed)]
+        self._ids = torch.tensor(list(token_ids))
+        first: dict[int, int] = {}
+        before = [at - first.setdefault(id, at) for at, id in enumerate(token_ids)]  # to the earliest occurrence
+        count = len(before)
+        # queries that have such a place; what follows the token just before is the token itself
+        having = [count - 1, count - 1, sum(far > 0 for far in before), sum(far > 1 for far in before)]
         # a head's distance is a mean over all queries
-        self._columns = torch.stack([*patterns, apart.abs().float() / max(count, 1)]).flatten(1)  # [5, T*T]
+        self._shares = torch.tensor([1 / queries if queries else torch.nan for queries in (*having, count)])
+        self._columns: dict[tuple[int, int, int], Tensor] = {}
 
-    @staticmethod
-    def _mean(pattern: Tensor) -> Tensor:
-        """Weights whose product with a map is the mean, over the queries that have such a place, of what goes there."""
-        queries = int(pattern.any(dim=1).sum())
-        return pattern.float() / queries if queries else torch.full(pattern.shape, torch.nan)
+    def scores(self, weights: Tensor, entropies: Tensor, rows: slice, keys: slice) -> Tensor:
+        """What a strip of maps adds to its heads' scores.
 
-    def scores(self, weights: Tensor) -> Tensor:
-        """Of maps float32 [h, T, T]: float32 [h, 6], the four kinds, entropy (nats, mean over queries) and distance
-        (tokens)."""
-        found = weights.flatten(1) @ self._columns.T  # [h, 5]
-        return torch.cat([found[:, :4], entropy(weights).mean(-1, keepdim=True), found[:, 4:]], dim=1)
+        Args:
+            weights: float32 [h, q, k]; keys outside have none.
+            entropies: float32 [h], nats, summed over the queries.
+            rows, keys: where the strip lies in the maps.
+
+        Returns:
+            float32 [h, 6]: the four kinds, entropy (nats, mean over queries) and distance (tokens).
+        """
+        place = rows.start, keys.start, keys.stop
+        if place not in self._columns:
+            self._columns[place] = self._strip(rows, keys)
+        found = (weights.flatten(1) @ self._columns[place]) * self._shares  # [h, 5]
+        return torch.cat([found[:, :4], entropies[:, None] / len(self._ids), found[:, 4:]], dim=1)
+
+    def _strip(self, rows: slice, keys: slice) -> Tensor:
+        """Where each kind looks, and the distance, within a strip: float32 [q * k, 5]."""
+        query, key = (torch.arange(part.start, part.stop) for part in (rows, keys))
+        apart = query[:, None] - key[None, :]
+        ids = self._ids[query][:, None]
+        same = (ids == self._ids[key]) & (apart > 0)  # an earlier occurrence
+        followed = (ids == self._ids[(key - 1).clamp(min=0)]) & (key > 0) & (apart > 0)
+        first = (query[:, None] > 0) & (key == 0)
+        columns = [apart == 1, first, same, followed, apart.abs()]
+        return torch.stack([column.float().flatten() for column in columns], dim=1)
 
 
 def entropy(weights: Tensor) -> Tensor:
