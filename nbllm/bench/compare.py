@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
-from nbllm.bench.measure import Timing, bandwidth, decode, growth, read_bytes, weight_bytes
-from nbllm.bench.result import Bench, BenchRow
+from nbllm.bench.measure import Timing, bandwidth, decode, forced, growth, read_bytes, weight_bytes
+from nbllm.bench.result import Bench, BenchRow, Difference
 from nbllm.errors import NbllmError, RunError, UsageError, did_you_mean
 from nbllm.model import dtype_name, quantize
 from nbllm.sample.compiled import allowed
@@ -83,7 +83,8 @@ def compare(
     if reference.context is not None and len(prompt) + new_tokens > reference.context:
         raise UsageError(f"Prompt and {new_tokens} tokens are more than the context of {reference.context:,}")
     reference.compiled.switch_off()
-    wanted = decode(reference, prompt, 1, new_tokens).tokens
+    tokens = decode(reference, prompt, 1, new_tokens).tokens
+    wanted = _Wanted(tokens=tokens, logits=forced(reference, prompt, tokens))
     entries = [_load(backend, model, load, prompt, compile, source) for backend in chosen]
     speed = 0.0
     try:
@@ -91,6 +92,8 @@ def compare(
             speed = max(speed, bandwidth(model.device.type))
             for entry in entries:
                 entry.measure(prompt, batch, new_tokens)
+        for entry in entries:
+            entry.judge(prompt, wanted)
         rows = tuple(entry.row(wanted, speed) for entry in entries)
     finally:
         for entry in entries:
@@ -108,6 +111,26 @@ def compare(
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """What the reference says after the prompt."""
+
+    tokens: tuple[int, ...]
+    logits: Any
+    """With which it chose them, float32 [N, V]."""
+
+    def difference(self, tokens: Sequence[int]) -> Difference | None:
+        """Where other tokens leave these."""
+        common = min(len(tokens), len(self.tokens))
+        place = next((i for i in range(common) if tokens[i] != self.tokens[i]), common)
+        if place == len(self.tokens):
+            return None
+        if place == len(tokens):
+            return Difference(token=place, wanted=None, chosen=None)
+        share = self.logits[place].softmax(-1)
+        return Difference(token=place, wanted=float(share[self.tokens[place]]), chosen=float(share[tokens[place]]))
+
+
 class _Entry:
     """One backend while it is measured."""
 
@@ -116,6 +139,7 @@ class _Entry:
         self._model = model  # a runtime of torch doesn't keep its model alive
         self._timings: dict[int, list[Timing]] = {}
         self._notes: list[str] = [row.note] if row.note else []
+        self._agreed: int | None = None
 
     def measure(self, prompt: Sequence[int], batch: Sequence[int], new_tokens: int) -> None:
         for size in batch:
@@ -140,13 +164,21 @@ class _Entry:
             self._runtime.forget()
         return decode(self._runtime, prompt, size, new_tokens)
 
-    def row(self, wanted: Sequence[int], speed: float) -> BenchRow:
+    def judge(self, prompt: Sequence[int], wanted: _Wanted) -> None:
+        """Counts the reference's tokens that this one would choose too, where it can be asked for one at a time."""
+        if self._row.error is not None or not hasattr(self._runtime, "rows"):
+            return
+        try:
+            chosen = forced(self._runtime, prompt, wanted.tokens).argmax(-1).tolist()
+        except Exception as error:  # whatever another program raises
+            self._notes.append(f"agreement: {_one_line(error)}")
+            return
+        self._agreed = sum(one == other for one, other in zip(chosen, wanted.tokens, strict=True))
+
+    def row(self, wanted: _Wanted, speed: float) -> BenchRow:
         one = self._timings.get(1) or next((timings for timings in self._timings.values() if timings), [])
         if self._row.error is not None or not one:
             return self._row
-        tokens = one[-1].tokens
-        common = min(len(tokens), len(wanted))  # a program that ended sooner agrees no further
-        same = next((i for i in range(common) if tokens[i] != wanted[i]), common)
         if self._row.backend == "compiled" and not all(timing.compiled for timing in one):
             why = self._runtime.compiled.why_not or "it stopped half-way"
             return dataclasses.replace(self._row, error=f"The step isn't compiled: {why}")
@@ -164,7 +196,8 @@ class _Entry:
             tokens_per_s={size: statistics.median(speeds) for size, speeds in rounds.items()},
             rounds=rounds,
             limit_tokens_per_s=speed / read if read else None,
-            agreement=(same, len(wanted)),
+            agreement=None if self._agreed is None else (self._agreed, len(wanted.tokens)),
+            first_difference=wanted.difference(one[-1].tokens),
             note="; ".join(self._notes),
         )
 

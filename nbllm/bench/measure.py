@@ -72,6 +72,25 @@ def decode(runtime: Runtime, prompt: Sequence[int], batch: int, new_tokens: int)
     )
 
 
+def forced(runtime: Runtime, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    """The logits with which a runtime would choose each token of a given text, whatever it chose before.
+
+    Args:
+        runtime: the model.
+        prompt: at least one id.
+        tokens: what follows it, N ids.
+
+    Returns:
+        float32 [N, V], on the host.
+    """
+    rows = runtime.rows()
+    found = [rows.start([list(prompt)], 1)[0].detach().float().cpu()]
+    found += [
+        rows.advance(torch.tensor([token], device=runtime.device))[0].detach().float().cpu() for token in tokens[:-1]
+    ]
+    return torch.stack(found)
+
+
 def weight_bytes(model: Any) -> int:
     """Of a model's parameters and buffers, shared ones counted once."""
     return sum({id(tensor): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}.values())

@@ -19,6 +19,23 @@ _DASH = "–"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The first token that differs between two greedy texts, and how sure the reference was of its own."""
+
+    token: int
+    """Which one, counted from 0: so many are the same before it."""
+    wanted: float | None
+    """The probability that the reference gives its own token there; None where the other text only ended sooner."""
+    chosen: float | None
+    """The probability that the reference gives the other's."""
+
+    def __str__(self) -> str:
+        if self.wanted is None or self.chosen is None:
+            return f"ends after {self.token}"
+        return f"token {self.token + 1}: {self.wanted:.1%} / {self.chosen:.1%}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchRow:
     """One runtime with one precision."""
 
@@ -47,7 +64,11 @@ class BenchRow:
     limit_tokens_per_s: float | None = None
     """What memory's speed allows for one text: read bandwidth over `read_bytes`."""
     agreement: tuple[int, int] | None = None
-    """Greedy tokens equal to the reference's before the first that differs, and how many there were."""
+    """How many tokens of the reference's greedy text it would have chosen, each after the reference's own tokens before
+    it, and how many there were; None for a program that can't be asked so. One near tie costs one token, not the rest
+    of the text."""
+    first_difference: Difference | None = None
+    """Where the text that it made by itself leaves the reference's; None where they are the same."""
     note: str = ""
     """What else is to be known of these numbers."""
     error: str | None = None
@@ -106,6 +127,15 @@ class Bench:
         return text
 
     @property
+    def legend(self) -> str:
+        """What the two columns of agreement count."""
+        return (
+            "agreement: tokens of the reference's greedy text that the runtime would choose too, each after the "
+            "reference's own; first difference: where its own text leaves the reference's, and how probable the "
+            "reference finds its token and the other's (nearly equal: a tie, no fault)"
+        )
+
+    @property
     def heading(self) -> str:
         """What was measured, in one line."""
         return (
@@ -116,12 +146,12 @@ class Bench:
     def table(self) -> list[list[str]]:
         """Cells as text, the head first; columns that no row has are left out."""
         head = ["runtime", "load s", "first token ms", *(f"tokens/s ×{size}" for size in self.batch)]
-        head += ["limit ×1", "of limit", "weights", "peak memory", "agreement", "note"]
+        head += ["limit ×1", "of limit", "weights", "peak memory", "agreement", "first difference", "note"]
         return [head, *(self._cells(row) for row in self.rows)]
 
     def _cells(self, row: BenchRow) -> list[str]:
         if row.error is not None:
-            return [row.label, *[_DASH] * (len(self.batch) + 7), row.problem]
+            return [row.label, *[_DASH] * (len(self.batch) + 8), row.problem]
         one = row.tokens_per_s.get(1)
         share = one / row.limit_tokens_per_s if one and row.limit_tokens_per_s else None
         return [
@@ -134,6 +164,7 @@ class Bench:
             _size(row.weight_bytes),
             _size(row.peak_bytes),
             _DASH if row.agreement is None else f"{row.agreement[0]} of {row.agreement[1]}",
+            "none" if row.first_difference is None else str(row.first_difference),
             row.note,
         ]
 
@@ -144,7 +175,7 @@ class Bench:
         for row in rows:
             numbers = (f"{cell:>{width}}" for cell, width in zip(row[1:-1], widths[1:], strict=True))
             lines.append("  ".join([f"{row[0]:<{widths[0]}}", *numbers, row[-1]]).rstrip())
-        return "\n".join([self.heading, "", *lines])
+        return "\n".join([self.heading, "", *lines, "", self.legend])
 
     __repr__ = __str__
 
@@ -164,7 +195,7 @@ class Bench:
             f'<span class="nbllm-dim">{escape(self.heading.removeprefix(self.model).strip())}</span></div>'
             f'<div class="nbllm-body">{bars(self.measured)}'
             f'<div class="nbllm-table" style="overflow-x:auto"><table><thead><tr>{shown}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div></div>"
+            f'<tbody>{body}</tbody></table></div><div class="nbllm-dim">{escape(self.legend)}</div></div>'
         )
 
 

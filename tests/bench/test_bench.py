@@ -42,6 +42,7 @@ def test_rows_have_numbers(found: Bench) -> None:
     eager, int8, _ = found.rows
     assert eager.compiled is False
     assert eager.agreement == (4, 4)
+    assert eager.first_difference is None
     assert eager.tokens_per_s.keys() == {1, 2}
     assert all(len(values) >= 3 for values in eager.rounds.values())
     assert int8.weight_bytes is not None
@@ -105,7 +106,48 @@ def test_a_program_that_ends_sooner_agrees_no_further() -> None:
 
     wanted = compare_tokens(tiny(), [1], 4)
     (row,) = compare(tiny(), lambda _: Short(), name="x", prompt=[1], new_tokens=4, batch=(1,), backends=["vllm"]).rows
-    assert row.agreement == (2, 4)
+    assert row.agreement is None  # it can't be asked for one token at a time
+    assert row.first_difference is not None
+    assert str(row.first_difference) == "ends after 2"
+
+
+def test_one_near_tie_costs_one_token_and_is_shown_as_one() -> None:
+    model = tiny()
+
+    class Rows:
+        def __init__(self) -> None:
+            self.rows, self.count = Forward(model).rows(), 0
+
+        def start(self, prompts: Any, n: int) -> Any:
+            return self.other(self.rows.start(prompts, n))
+
+        def advance(self, tokens: Any) -> Any:
+            return self.other(self.rows.advance(tokens))
+
+        def select(self, places: Any) -> None:
+            self.rows.select(places)
+
+        def other(self, logits: Any) -> Any:
+            """The second best first, at the third token only."""
+            self.count += 1
+            if self.count == 3:
+                logits[0, logits[0].topk(2).indices[1]] += 10
+            return logits
+
+    class Tied:
+        name, vocab_size, context, device, eos_ids = "tied", 288, 32, torch.device("cpu"), frozenset[int]()
+
+        def rows(self) -> Rows:
+            return Rows()
+
+    wanted = compare_tokens(model, [1], 6)
+    (row,) = compare(model, lambda _: Tied(), name="x", prompt=[1], new_tokens=6, batch=(1,), backends=["onnx"]).rows
+    assert row.agreement == (5, 6)
+    assert row.first_difference is not None
+    assert row.first_difference.token == 2
+    with torch.no_grad():
+        shares = model(torch.tensor([[1, *wanted[:2]]])).logits[0, -1].softmax(-1).topk(2).values.tolist()
+    assert [row.first_difference.wanted, row.first_difference.chosen] == pytest.approx(shares, rel=1e-4)
 
 
 def compare_tokens(model: Any, prompt: list[int], count: int) -> tuple[int, ...]:
