@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nbllm.commands.base import Call, Command
 from nbllm.commands.options import Option
 
-PANELS = ("train", "generate", "attention", "tokenizer", "session")
+PANELS = ("clean", "train", "generate", "attention", "tokenizer", "session")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ def _run(call: Call) -> PanelRequest:
 
 COMMAND = Command(
     name="llm_panel",
-    summary="show a panel: the current run, sampling with sliders, attention, the tokenizer, or the session",
+    summary="show a panel: cleaning, the current run, sampling with sliders, attention, tokenizer, session",
     example="%llm_panel generate",
     options=(Option(name="panel", help="which", default="session", choices=PANELS, completes="panel"),),
     run=_run,

@@ -36,6 +36,7 @@ def clean(
     split: str = "file",
     functions: Mapping[str, Callable[..., Any]] | None = None,
     workers: int = 1,
+    keep: Sequence[str] = (),
     overwrite: bool = False,
     progress: Progress | None = None,
     call: Mapping[str, Any] | None = None,
@@ -54,6 +55,7 @@ def clean(
         split: how a text file becomes documents: `file`, `line`, `blank` (lines), or a marker between documents.
         functions: what a stage line `python NAME` may name.
         workers: processes that local stages use; the result doesn't depend on it.
+        keep: ids of documents that no stage drops (an allow-list).
         overwrite: replace a corpus of that name with another content.
         progress: called with a stage's name, documents done and their total (None while it isn't known).
         call: how to make the corpus again, kept in its manifest.
@@ -84,14 +86,16 @@ def clean(
         "split": split,
         "text_column": text_column,
     }
+    if keep:
+        parameters["keep"] = sorted(set(keep))
     same = store.reusable("corpus", parameters, ())
     if same is not None and (same.name == name or not overwrite):
         return Corpus(store, same, reused=True)
     started = time.monotonic()
     notes = Notes()
     with store.create("corpus", name, parameters=parameters, call=call, overwrite=overwrite) as draft:
-        runner = Workers(workers) if workers > 1 else None
-        tally = run(_read(found, notes), chosen, draft.folder, progress=progress, runner=runner)
+        runner = Workers(workers, keep) if workers > 1 else None
+        tally = run(_read(found, notes), chosen, draft.folder, keep=keep, progress=progress, runner=runner)
         report = CorpusReport(
             name=name,
             recipe=recipe if stages is None else "own stages",

@@ -5,7 +5,8 @@ Documents are memory-mapped; a corpus of many gigabytes opens at once. Knows not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,9 @@ import pyarrow.compute as pc
 
 from nbllm.corpus.engine import file_stem
 from nbllm.corpus.examples import Example, Examples
+from nbllm.corpus.languages import by_language, language_warnings
+from nbllm.corpus.moving import Moving
+from nbllm.corpus.pairs import DuplicatePair, DuplicatePairs
 from nbllm.corpus.report import Amount, CorpusReport
 from nbllm.corpus.stage import Stage
 from nbllm.corpus.stages import STAGES
@@ -40,6 +44,7 @@ class Corpus:
         self.store = store
         self.manifest = manifest
         self.reused = reused
+        self.asked: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
     @classmethod
     def load(cls, store: Store, name: str) -> Corpus:
@@ -139,8 +144,8 @@ class Corpus:
             raise UsageError("read has no threshold")
         again = moved(self.manifest.parameters["stages"][number - 1]["stage"], thresholds)
         scores = self.scores(number)
-        before, after, counts = decide_again(again, scores)
         rows = scores["row"].to_numpy()
+        before, after, counts = decide_again(again, scores, self._kept_by_id(rows))
         sizes = self._sizes[rows]
 
         def some(changed: np.ndarray[Any, np.dtype[np.bool_]], reason: str) -> Examples:
@@ -161,6 +166,160 @@ class Corpus:
             now_kept=some(before & ~after, "would stay"),
         )
 
+    def duplicates(self, n: int = 10, stage: str | int | None = None) -> DuplicatePairs:
+        """Dropped duplicates beside the documents that stay for them, the least similar first.
+
+        Args:
+            n: at most so many.
+            stage: a stage such as `dedup minhash`, or its number; every stage that compares documents by default.
+        """
+        numbers = range(1, len(self._names())) if stage is None else [self._number(stage)]
+        found: list[DuplicatePair] = []
+        for number in numbers:
+            scores = self.scores(number) if self._file("scores", number).exists() else pa.table({})
+            if "copy_of" not in scores.column_names or not self._file("dropped", number).exists():
+                continue
+            scores = scores.filter(pc.is_valid(scores["reason"]))
+            if "similarity" in scores.column_names:
+                scores = scores.sort_by("similarity")
+            dropped = _table(self._file("dropped", number))
+            for row in scores.slice(0, n - len(found)).to_pylist():
+                gone = dropped.slice(pc.index(dropped["row"], row["row"]).as_py(), 1).to_pylist()[0]
+                if (pair := self._pair(number, gone)) is not None:
+                    found.append(pair)
+        return DuplicatePairs(found)
+
+    def dropped_one(
+        self, stage: str | int, at: int, reason: str | None = None
+    ) -> tuple[Example, int, int, DuplicatePair | None] | None:
+        """One of a stage's dropped documents, for stepping through them.
+
+        Args:
+            stage: its name or number.
+            at: which, from 0; beyond the ends the first or last.
+            reason: only those dropped for this reason.
+
+        Returns:
+            The document, its place, their number, and for a duplicate the pair; None where none was dropped.
+        """
+        number = self._number(stage)
+        table = _table(self._file("dropped", number))
+        if reason is not None and table.num_rows:
+            table = table.filter(pc.equal(table["reason"], reason))
+        if not table.num_rows:
+            return None
+        at = min(max(0, at), table.num_rows - 1)
+        row = table.slice(at, 1).to_pylist()[0]
+        pair = self._pair(number, row)
+        return self._example(number, row), at, table.num_rows, pair
+
+    def _pair(self, number: int, gone: dict[str, Any]) -> DuplicatePair | None:
+        """A dropped duplicate beside what stays for it."""
+        if not number:
+            return None
+        scores = self.scores(number)
+        if "copy_of" not in scores.column_names:
+            return None
+        row = scores.slice(pc.index(scores["row"], gone["row"]).as_py(), 1).to_pylist()[0]
+        if row["copy_of"] is None:
+            return None
+        (kept,) = self.texts_of([row["copy_of"]])
+        return DuplicatePair(
+            dropped_id=gone["id"],
+            kept_id=kept["id"],
+            dropped_text=gone["text"],
+            kept_text=kept["text"],
+            stage=self._names()[number],
+            similarity=row.get("similarity", 1.0),
+        )
+
+    def with_thresholds(self, stage: str | int, thresholds: Mapping[str, Any]) -> str:
+        """A stage's line with other thresholds, to be typed into a cell."""
+        number = self._number(stage)
+        return moved(self.manifest.parameters["stages"][number - 1]["stage"], thresholds).line(short=True)
+
+    @cached_property
+    def by_language(self) -> dict[str, dict[str, int]]:
+        """Documents by language, where a stage told it: `in` (that reached the stage), `out`, and one entry for each
+        stage from there on that dropped some."""
+        names = self._names()
+        first = next((number for number, name in enumerate(names) if name == "language"), 0)
+        if not first:
+            return {}
+        gone = {}
+        for number in range(first, len(names)):
+            if self._file("dropped", number).exists():
+                title = names[number] if names.count(names[number]) == 1 else f"{number} {names[number]}"
+                gone[title] = _table(self._file("dropped", number))["row"].to_numpy()
+        told = self.scores(first)
+        return by_language(told["row"].to_numpy(), told["language"], gone, self._rows["row"].to_numpy())
+
+    @property
+    def warnings(self) -> list[str]:
+        """The report's notes, and one for each stage after `language` that dropped most of a language."""
+        return [*self.report.notes, *language_warnings(self.by_language)]
+
+    @property
+    def lines(self) -> list[str]:
+        """The stages as they are typed, without defaults."""
+        return [stage.line for stage in self.report.stages[1:]]
+
+    def asked_again(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The sources and options that this corpus was asked for with.
+
+        Raises:
+            UsageError: they were objects of a notebook whose kernel is gone.
+        """
+        if self.asked is not None:
+            return self.asked
+        call = self.manifest.call or {}
+        sources, options = call.get("sources", []), dict(call.get("arguments", {}))
+        if (not sources and not options.get("texts")) or '"object":' in json.dumps([sources, options.get("texts")]):
+            raise UsageError(
+                f"{self.name} was made from values of a notebook that is closed", next="Run its %%llm_clean cell again"
+            )
+        return tuple(sources), options
+
+    def moving(self, stage: str | int) -> Moving:
+        """A stage's scores, held ready for histograms and for thresholds that are dragged.
+
+        Raises:
+            UsageError: no such stage, or none of its thresholds can move.
+        """
+        number = self._number(stage)
+        if number not in self._movings:
+            if not number:
+                raise UsageError("read has no threshold")
+            scores = self.scores(number)
+            line = self.manifest.parameters["stages"][number - 1]["stage"]
+            self._movings[number] = Moving(line, scores, self._sizes, self._kept_by_id(scores["row"].to_numpy()))
+        return self._movings[number]
+
+    def texts_of(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Documents by their `row`, kept or dropped, as dicts with `text` (as it is kept now), `id` and `source`."""
+        found = []
+        for row in rows:
+            for table in self._everything:
+                hit = pc.index(table["row"], row).as_py()
+                if hit >= 0:
+                    found.append(table.slice(hit, 1).select(["row", "text", "id", "source"]).to_pylist()[0])
+                    break
+            else:
+                raise StoreError(f"{self.name} has no document of row {row}", next="Clean again with --overwrite")
+        return found
+
+    def _kept_by_id(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        """Which rows the cleaning's allow-list names; None without one."""
+        ids = self.manifest.parameters.get("keep")
+        if not ids:
+            return None
+        wanted = pc.is_in(self._rows["id"], pa.array(ids, pa.string())).to_numpy()
+        return np.isin(rows, self._rows["row"].to_numpy()[wanted])
+
+    @cached_property
+    def _movings(self) -> dict[int, Moving]:
+        return {}
+
     @cached_property
     def _sizes(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Bytes of each document by its position in the input."""
@@ -178,20 +337,16 @@ class Corpus:
         return [self._rows, *(_table(path) for path in paths if path.exists())]
 
     def _changed(self, stage: Stage, row: int, scores: pa.Table, reason: str) -> Example:
-        for table in self._everything:
-            hit = pc.index(table["row"], row).as_py()
-            if hit >= 0:
-                found = table.slice(hit, 1).to_pylist()[0]
-                measured = scores.drop_columns(["row", "reason"])
-                why = stage.decide(measured.combine_chunks().to_batches()[0])[0].as_py() or scores["reason"][0].as_py()
-                values = measured.to_pylist()[0]
-                evidence = stage.EVIDENCE.get(why)
-                shown = {evidence: values[evidence]} if evidence else values
-                return Example(
-                    text=found["text"], id=found["id"], source=found["source"], stage=stage.NAME,
-                    reason=f"{reason}: {why}", scores=shown,
-                )  # fmt: skip
-        raise StoreError(f"{self.name} has no document of row {row}", next="Clean again with --overwrite")
+        (found,) = self.texts_of([row])
+        measured = scores.drop_columns(["row", "reason"])
+        why = stage.decide(measured.combine_chunks().to_batches()[0])[0].as_py() or scores["reason"][0].as_py()
+        values = measured.to_pylist()[0]
+        evidence = stage.EVIDENCE.get(why)
+        shown = {evidence: values[evidence]} if evidence else values
+        return Example(
+            text=found["text"], id=found["id"], source=found["source"], stage=stage.NAME,
+            reason=f"{reason}: {why}", scores=shown,
+        )  # fmt: skip
 
     def examples(self, n: int = 5) -> Examples:
         """Dropped documents of as many different stages and reasons as there are, in turn; kept ones if none was."""

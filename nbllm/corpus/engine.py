@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -105,6 +106,7 @@ def run(
     stages: Sequence[Stage],
     folder: Path,
     *,
+    keep: Iterable[str] = (),
     progress: Progress | None = None,
     runner: Runner | None = None,
 ) -> Tally:
@@ -114,13 +116,16 @@ def run(
         batches: of `documents.SCHEMA`.
         stages: in order; stage n of the report is `stages[n - 1]`.
         folder: exists, and is filled as this file's docstring says.
+        keep: ids of documents that no stage drops; what a stage edits in them stays edited.
         progress: called with a name, documents done and their total (None while it isn't known).
-        runner: how local stages are applied; in this process by default.
+        runner: how local stages are applied; in this process by default. It is made with the same `keep`.
     """
+    allowed = allow_list(keep)
     work = folder / "work"
     work.mkdir()
     tally = Tally()
     report = progress or (lambda name, done, total: None)
+    runner = runner or partial(run_here, keep=allowed)
     chain: list[tuple[int, Stage]] = [(0, _Read())]
     stream: Iterable[pa.RecordBatch] = batches
     total: int | None = None
@@ -130,31 +135,39 @@ def run(
                 chain.append((number, stage))
                 continue
             spill, keys = work / f"{number:02d}.arrow", work / f"{number:02d}-keys.arrow"
-            total = _pass(stream, chain, spill, keys, stage, total, tally, writers, report, runner or run_here)
+            total = _pass(stream, chain, spill, keys, stage, total, tally, writers, report, runner)
             report(stage.NAME, 0, total)
-            stream = _settle(number, stage, spill, keys, total, tally, writers, report)
+            stream = _settle(number, stage, spill, keys, total, tally, writers, report, allowed)
             chain = []
-        _pass(stream, chain, folder / "documents.arrow", None, None, total, tally, writers, report, runner or run_here)
+        _pass(stream, chain, folder / "documents.arrow", None, None, total, tally, writers, report, runner)
     shutil.rmtree(work)
     return tally
 
 
+def allow_list(ids: Iterable[str]) -> pa.Array | None:
+    """Ids as an array to look into; None for none."""
+    found = sorted(set(ids))
+    return pa.array(found, pa.string()) if found else None
+
+
 def run_here(
-    chain: Sequence[tuple[int, Stage]], batches: Iterable[pa.RecordBatch]
+    chain: Sequence[tuple[int, Stage]], batches: Iterable[pa.RecordBatch], *, keep: pa.Array | None = None
 ) -> Iterator[tuple[pa.RecordBatch, list[Step]]]:
     """The runner of this process."""
     for batch in batches:
-        yield run_chain(chain, batch)
+        yield run_chain(chain, batch, keep)
 
 
-def run_chain(chain: Sequence[tuple[int, Stage]], batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Step]]:
+def run_chain(
+    chain: Sequence[tuple[int, Stage]], batch: pa.RecordBatch, keep: pa.Array | None = None
+) -> tuple[pa.RecordBatch, list[Step]]:
     """One batch through local stages: what stays of it, and what each stage did."""
     steps = []
     for number, stage in chain:
         if not len(batch):
             break
         outcome = stage.measure(batch)
-        step = apply_outcome(number, batch, outcome, stage.decide(outcome.scores))
+        step = apply_outcome(number, batch, outcome, stage.decide(outcome.scores), keep)
         steps.append(step)
         batch = step.after
     return batch, steps
@@ -203,6 +216,7 @@ def _settle(
     tally: Tally,
     writers: _Writers,
     report: Progress,
+    keep: pa.Array | None,
 ) -> Iterator[pa.RecordBatch]:
     """The batches of a spilled file after a global stage; the file is removed once they have been read."""
     if total:
@@ -223,7 +237,7 @@ def _settle(
                     changed = pa.array(smallest[done : done + len(batch)])
                     batch = batch.set_column(position, "split_key", changed)
                 outcome = Outcome(part, stage.edit(batch, part))
-                step = apply_outcome(number, batch, outcome, stage.decide(part))
+                step = apply_outcome(number, batch, outcome, stage.decide(part), keep)
                 writers.record(step, tally)
                 done += len(batch)
                 report(stage.NAME, done, total)
@@ -252,10 +266,23 @@ def _smallest_keys(file: Any, groups: pa.Array | None) -> np.ndarray[Any, np.dty
     return keys
 
 
-def apply_outcome(number: int, batch: pa.RecordBatch, outcome: Outcome, reasons: pa.Array) -> Step:
-    """What a stage's outcome and decision make of a batch; a text that an edit left without a character is `empty`."""
+def apply_outcome(
+    number: int, batch: pa.RecordBatch, outcome: Outcome, reasons: pa.Array, keep: pa.Array | None = None
+) -> Step:
+    """What a stage's outcome and decision make of a batch; a text that an edit left without a character is `empty`.
+
+    A document whose id is in `keep` stays whatever the reason, with its text as it was where an edit left none.
+    """
     texts = batch["text"] if outcome.texts is None else outcome.texts
     blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
+    if keep is not None:
+        wanted = pc.is_in(batch["id"], keep)
+        reasons = pc.if_else(wanted, pa.scalar(None, pa.string()), reasons)
+        if outcome.texts is not None:
+            lost = pc.and_(wanted, blank)
+            texts = pc.if_else(lost, batch["text"], texts)
+            outcome = Outcome(outcome.scores, texts)
+            blank = pc.and_(blank, pc.invert(lost))
     if pc.any(blank).as_py():
         reasons = pc.if_else(pc.and_(blank, pc.is_null(reasons)), pa.scalar("empty", pa.string()), reasons)
     after = batch

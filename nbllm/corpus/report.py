@@ -11,8 +11,8 @@ from typing import Any
 
 from nbllm.corpus.engine import Count
 
-_WARN_SHARE = 0.5
-_WARN_DOCUMENTS = 20
+WARN_SHARE = 0.5
+WARN_DOCUMENTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class CorpusReport:
         for source in self.by_source:
             for stage in self._stages(source):
                 share = stage.dropped.documents / max(1, stage.came_in.documents)
-                if share > _WARN_SHARE and stage.came_in.documents >= _WARN_DOCUMENTS:
+                if share > WARN_SHARE and stage.came_in.documents >= WARN_DOCUMENTS:
                     reason = next(iter(stage.reasons))
                     found.append(f"{stage.name} dropped {share:.0%} of {source}, mostly as “{reason}”")
         return found

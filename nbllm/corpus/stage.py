@@ -39,6 +39,10 @@ class Argument:
     """Makes the value from what was typed; raises ValueError."""
 
 
+Rules = list[tuple[Any, str]]
+"""Boolean arrays (where the rule drops; null counts as False) with their reasons, in order of precedence."""
+
+
 def argument(
     default: Any,
     summary: str,
@@ -50,6 +54,17 @@ def argument(
     """A dataclass field that is also an argument of the stage's line."""
     extra = {"summary": summary, "positional": positional, "choices": choices, "parse": parse}
     return dataclasses.field(default=default, metadata=extra)
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A threshold as a histogram shows it: a line in the distribution of a score."""
+
+    score: str
+    argument: str
+    """The argument that holds the threshold; one may stand in two scores."""
+    least: bool
+    """Documents below are dropped, else those above."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +98,8 @@ class Stage(ABC):
     """Its line says everything, so that another process can make it."""
     EVIDENCE: ClassVar[Mapping[str, str]] = {}
     """The score behind a reason, where a stage has many."""
-    THRESHOLDS: ClassVar[tuple[str, ...]] = ()
-    """The arguments that only `decide` reads: they can move over stored scores."""
+    HANDLES: ClassVar[tuple[Handle, ...]] = ()
+    """The thresholds that only `rules` reads: they can move over stored scores."""
 
     @classmethod
     def arguments(cls) -> Mapping[str, Argument]:
@@ -99,9 +114,22 @@ class Stage(ABC):
     def measure(self, batch: pa.RecordBatch) -> Outcome:
         """Scores and edits of a batch (columns of `documents.SCHEMA`); no text in it is empty."""
 
+    def rules(self, scores: pa.RecordBatch) -> Rules:
+        """What drops a document, from scores alone."""
+        return []
+
     def decide(self, scores: pa.RecordBatch) -> pa.Array:
         """The reason to drop each document, null where it is kept: a string array made from scores alone."""
-        return pa.nulls(len(scores), pa.string())
+        return reasons(len(scores), *self.rules(scores))
+
+    def limit(self, argument: str) -> Any:
+        """The value of a threshold, where None stands for one that depends on other arguments; None: no limit."""
+        return getattr(self, argument)
+
+    @classmethod
+    def thresholds(cls) -> tuple[str, ...]:
+        """The arguments that can move over stored scores."""
+        return tuple(dict.fromkeys(handle.argument for handle in cls.HANDLES))
 
     def line(self, *, short: bool = False) -> str:
         """The stage as a line with every argument, as a corpus's parameters keep it; `short` leaves out defaults."""

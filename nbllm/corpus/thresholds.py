@@ -65,23 +65,26 @@ def moved(line: str, thresholds: Mapping[str, Any]) -> Stage:
         (stage,) = parse_stages([line])
     except NbllmError:
         raise UsageError(f"{line.split()[0]} has no threshold to move") from None
-    if not stage.THRESHOLDS:
+    if not stage.HANDLES:
         raise UsageError(f"{stage.NAME} has no threshold that can move over stored scores", next="Clean again")
     for name in thresholds:
-        if name not in stage.THRESHOLDS:
+        if name not in stage.thresholds():
             raise UsageError(
                 f"{stage.NAME} has no threshold {name!r}",
-                next=did_you_mean(name, stage.THRESHOLDS) or f"It has {', '.join(stage.THRESHOLDS)}",
+                next=did_you_mean(name, stage.thresholds()) or f"It has {', '.join(stage.thresholds())}",
             )
     return dataclasses.replace(stage, **thresholds)
 
 
-def decide_again(stage: Stage, scores: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_], dict[str, int]]:
+def decide_again(
+    stage: Stage, scores: pa.Table, keep: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], dict[str, int]]:
     """Which documents a stage dropped, which it would drop, and how many for each reason.
 
     Args:
         stage: with its new thresholds.
         scores: as stored, with `row` and `reason`.
+        keep: marks documents that no threshold drops.
     """
     columns = [name for name in scores.column_names if name not in ("row", "reason")]
     # one large batch: a decision is a few kernels, whose calls cost more than their work on small ones
@@ -91,6 +94,8 @@ def decide_again(stage: Stage, scores: pa.Table) -> tuple[NDArray[np.bool_], NDA
     empty = pc.fill_null(pc.equal(scores["reason"], "empty"), False)
     found = pa.chunked_array(parts, pa.string())
     found = pc.if_else(pc.and_(empty, pc.is_null(found)), "empty", found)
+    if keep is not None:
+        found = pc.if_else(keep, pa.scalar(None, pa.string()), found)
     after = pc.is_valid(found).to_numpy(zero_copy_only=False)
     counted = sorted(pc.value_counts(found.drop_null()).to_pylist(), key=lambda one: (-one["counts"], one["values"]))
     return before, after, {one["values"]: one["counts"] for one in counted}

@@ -87,3 +87,8 @@ def mark_ranges() -> tuple[tuple[int, int], ...]:
             else:
                 ranges.append([code, code])
     return tuple((first, last) for first, last in ranges)
+
+
+def words_with_places(text: str) -> list[tuple[str, int, int]]:
+    """The words of a text with where each starts and ends, in characters."""
+    return [(match[0], *match.span()) for match in _word_pattern().finditer(text)]

@@ -5,8 +5,9 @@ nor a kernel with threads forked, and nothing is pickled. What comes back is app
 process uses, in the order of the batches, so that the result can't depend on the number of workers. Stages that hold a
 function of the notebook, and those after one, run here.
 
-Frames on a pipe: 8 bytes length (big-endian), then so many bytes. To a worker: first the stages' lines as JSON, then
-one Arrow stream a batch. From a worker for each batch: a JSON list of the following frames' kinds, then the frames.
+Frames on a pipe: 8 bytes length (big-endian), then so many bytes. To a worker: first the stages' lines and the ids to
+keep as JSON, then one Arrow stream a batch. From a worker for each batch: a JSON list of the following frames' kinds,
+then the frames.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from nbllm.corpus.engine import Step, apply_outcome, run_here
+from nbllm.corpus.engine import Step, allow_list, apply_outcome, run_here
 from nbllm.corpus.stage import Outcome, Stage
 from nbllm.errors import DataError, NbllmError, RunError, UsageError
 
@@ -38,10 +39,13 @@ class Workers:
 
     Args:
         count: how many processes.
+        keep: ids of documents that no stage drops.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, keep: Iterable[str] = ()) -> None:
         self._count = count
+        self._ids = list(keep)
+        self._keep = allow_list(self._ids)
 
     def __call__(self, chain: _Chain, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, list[Step]]]:
         """Applies a chain to batches, as `engine.Runner` says."""
@@ -49,11 +53,11 @@ class Workers:
         first = next((index for index, (number, _) in enumerate(chain) if number), len(chain))
         away = chain[first:here]
         if not away:
-            yield from run_here(chain, batches)
+            yield from run_here(chain, batches, keep=self._keep)
             return
-        prepared = run_here(chain[:first], batches)
+        prepared = run_here(chain[:first], batches, keep=self._keep)
         for batch, steps in self._away(away, prepared):
-            for rest, more in run_here(chain[here:], [batch]):
+            for rest, more in run_here(chain[here:], [batch], keep=self._keep):
                 yield rest, steps + more
 
     def _away(
@@ -63,7 +67,7 @@ class Workers:
         with contextlib.ExitStack() as stack:
             idle: queue.Queue[_Worker] = queue.Queue()
             for _ in range(self._count):
-                worker = _Worker(lines)
+                worker = _Worker(lines, self._ids)
                 stack.callback(worker.close)
                 idle.put(worker)
             pool = ThreadPoolExecutor(self._count)
@@ -72,9 +76,9 @@ class Workers:
             for batch, steps in prepared:
                 waiting.append((batch, steps, pool.submit(_ask, idle, batch)))
                 if len(waiting) > 2 * self._count:
-                    yield _applied(chain, *waiting.popleft())
+                    yield _applied(chain, *waiting.popleft(), self._keep)
             while waiting:
-                yield _applied(chain, *waiting.popleft())
+                yield _applied(chain, *waiting.popleft(), self._keep)
 
 
 def _ask(idle: queue.Queue[_Worker], batch: pa.RecordBatch) -> _Reply:
@@ -86,11 +90,11 @@ def _ask(idle: queue.Queue[_Worker], batch: pa.RecordBatch) -> _Reply:
 
 
 def _applied(
-    chain: _Chain, batch: pa.RecordBatch, steps: list[Step], reply: Future[_Reply]
+    chain: _Chain, batch: pa.RecordBatch, steps: list[Step], reply: Future[_Reply], keep: pa.Array | None
 ) -> tuple[pa.RecordBatch, list[Step]]:
     steps = list(steps)
     for (number, _), (scores, reasons, texts) in zip(chain, reply.result(), strict=False):
-        step = apply_outcome(number, batch, Outcome(scores, texts), reasons)
+        step = apply_outcome(number, batch, Outcome(scores, texts), reasons, keep)
         steps.append(step)
         batch = step.after
     return batch, steps
@@ -99,7 +103,7 @@ def _applied(
 class _Worker:
     """One process and its pipes."""
 
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: list[str], keep: list[str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "nbllm.corpus.workers"],
             stdin=subprocess.PIPE,
@@ -108,7 +112,7 @@ class _Worker:
             start_new_session=True,  # an interrupt of the kernel is for the kernel, which then ends this process
         )
         assert self._process.stdin is not None
-        _write(self._process.stdin, json.dumps(lines).encode())
+        _write(self._process.stdin, json.dumps({"stages": lines, "keep": keep}).encode())
 
     def ask(self, batch: pa.RecordBatch) -> _Reply:
         """What the chain finds in a batch: scores, reasons and edited texts of each stage."""
@@ -149,7 +153,8 @@ def _serve(source: IO[bytes], sink: IO[bytes]) -> None:
     """The worker's side: reads batches until the pipe closes."""
     from nbllm.corpus.stages import parse_stages
 
-    stages = parse_stages(json.loads(_read(source)))
+    asked = json.loads(_read(source))
+    stages, keep = parse_stages(asked["stages"]), allow_list(asked["keep"])
     while True:
         try:
             batch = _from_bytes(_read(source))
@@ -166,7 +171,7 @@ def _serve(source: IO[bytes], sink: IO[bytes]) -> None:
                 if outcome.texts is not None:
                     kinds.append("texts")
                     frames.append(pa.record_batch({"text": outcome.texts}))
-                batch = apply_outcome(0, batch, outcome, reasons).after
+                batch = apply_outcome(0, batch, outcome, reasons, keep).after
                 if not len(batch):
                     break
         except NbllmError as error:

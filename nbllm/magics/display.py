@@ -162,6 +162,10 @@ class Display:
             from nbllm.panels import show_attention
 
             show_attention(session)
+        elif name == "clean":
+            from nbllm.panels import show_clean
+
+            show_clean(session)
         elif name == "tokenizer":
             from nbllm.panels import show_tokenizer
 

@@ -44,14 +44,15 @@ class Session(Tuning):
 
         Args:
             sources: files, folders, globs, `builtin:pydocs`, DataFrames, Arrow tables or datasets.
-            options: `texts`, `recipe`, `stages`, `name`, `text_column`, `split`, `functions`, `workers`, `overwrite`
-                and `progress`.
+            options: `texts`, `recipe`, `stages`, `name`, `text_column`, `split`, `functions`, `workers`, `keep`,
+                `overwrite` and `progress`.
         """
         from nbllm.corpus import clean
 
         recorded = {key: value for key, value in options.items() if key not in ("progress", "overwrite")}
         call = {"method": "clean", "sources": recordable(list(sources)), "arguments": recordable(recorded)}
         corpus = clean(self.store, sources, call=call, **options)
+        corpus.asked = sources, {key: value for key, value in options.items() if key != "progress"}
         with self.lock:
             self.corpus = corpus
         return corpus

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbllm.corpus.stage import Outcome, Stage, argument, reasons, scores_of
+from nbllm.corpus.stage import Outcome, Rules, Stage, argument, scores_of
 from nbllm.corpus.words import UNSPACED
 from nbllm.errors import DataError, NotFoundError
 
@@ -46,10 +46,10 @@ class Blocklist(Stage):
         scores = scores_of(len(batch), blocked=pa.array([count for _, count in found], pa.int32()))
         return Outcome(scores, pa.array([text for text, _ in found], pa.string()) if self.action == "mask" else None)
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
+    def rules(self, scores: pa.RecordBatch) -> Rules:
         if self.action == "mask":
-            return super().decide(scores)
-        return reasons(len(scores), (pc.greater(scores["blocked"], 0), "blocked word"))
+            return []
+        return [(pc.greater(scores["blocked"], 0), "blocked word")]
 
     def _pattern(self) -> re.Pattern[str]:
         return phrase_pattern(_phrases(self.file))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nbllm.corpus.layout import ENDS_SENTENCE, SPACE, UNSPACED_SCRIPT, Ints, Layout, Spans, running
 from nbllm.corpus.spacy_words import spacy_words
-from nbllm.corpus.stage import Outcome, Stage, argument, reasons, scores_of
+from nbllm.corpus.stage import Handle, Outcome, Rules, Stage, argument, scores_of
 from nbllm.corpus.stages.variant import DATATROVE, variant_argument
 
 _CITATION = r"\[\d*\]|\[edit\]|\[citation needed\]"
@@ -50,7 +50,10 @@ class QualityC4(Stage):
         "lorem ipsum": "lorem_ipsum", "curly bracket": "curly_brackets", "too few sentences": "sentences",
         "too long": "characters",
     }  # fmt: skip
-    THRESHOLDS: ClassVar = ("min_sentences", "max_characters")
+    HANDLES: ClassVar = (
+        Handle("sentences", "min_sentences", least=True),
+        Handle("characters", "max_characters", least=False),
+    )
     min_words: int | None = argument(None, "fewest words of a line; 5, for datatrove 3", parse=int)
     min_sentences: int | None = argument(None, "fewest sentences of a page; 3, for datatrove 5", parse=int)
     max_word: int = argument(1000, "most characters of a word in a line that stays", parse=int)
@@ -87,15 +90,21 @@ class QualityC4(Stage):
         scores = scores_of(len(batch), **{name: pa.array(values, pa.int64()) for name, values in columns.items()})
         return Outcome(scores, edited)
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
-        as_datatrove = self.variant == DATATROVE
-        sentences = self.min_sentences if self.min_sentences is not None else 5 if as_datatrove else 3
-        most = self.max_characters if self.max_characters is not None else None if as_datatrove else 190_000
-        rules = [(pc.greater(scores[score], 0), reason) for score, reason in _RULES]
-        rules.append((pc.less(scores["sentences"], sentences), "too few sentences"))
+    def rules(self, scores: pa.RecordBatch) -> Rules:
+        most = self.limit("max_characters")
+        rules: Rules = [(pc.greater(scores[score], 0), reason) for score, reason in _RULES]
+        rules.append((pc.less(scores["sentences"], self.limit("min_sentences")), "too few sentences"))
         if most is not None:
             rules.append((pc.greater(scores["characters"], most), "too long"))
-        return reasons(len(scores), *rules)
+        return rules
+
+    def limit(self, argument: str) -> Any:
+        found, as_datatrove = getattr(self, argument), self.variant == DATATROVE
+        if found is None and argument == "min_sentences":
+            return 5 if as_datatrove else 3
+        if found is None and argument == "max_characters":
+            return None if as_datatrove else 190_000
+        return found
 
     @property
     def _min_words(self) -> int:

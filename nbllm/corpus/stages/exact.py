@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbllm.corpus.stage import GlobalStage, Settled, Texts, reasons
+from nbllm.corpus.stage import GlobalStage, Rules, Settled, Texts
 from nbllm.corpus.words import lines
 
 
@@ -52,8 +52,8 @@ class DedupExact(GlobalStage):
         groups = pa.array(group, pa.int64(), mask=sizes[group] < 2) if len(order) else pa.array([], pa.int64())
         return Settled(pa.table({"copy_of": copy_of}), groups)
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
-        return reasons(len(scores), (pc.is_valid(scores["copy_of"]), "exact copy"))
+    def rules(self, scores: pa.RecordBatch) -> Rules:
+        return [(pc.is_valid(scores["copy_of"]), "exact copy")]
 
 
 def _digest(text: str) -> bytes:

@@ -21,7 +21,7 @@ from nbllm.corpus.layout import ENDS_SENTENCE, Layout, share
 from nbllm.corpus.ngrams import repeated_parts
 from nbllm.corpus.scripts import threshold
 from nbllm.corpus.spacy_words import spacy_words
-from nbllm.corpus.stage import Outcome, Stage, argument, reasons, scores_of
+from nbllm.corpus.stage import Handle, Outcome, Rules, Stage, argument, scores_of
 from nbllm.corpus.stages.variant import DATATROVE, by_script_argument, scripts_of, variant_argument
 
 _RULES: tuple[tuple[str, Callable[..., pa.Array], Callable[..., pa.Array], str], ...] = (
@@ -41,7 +41,7 @@ class QualityFineweb(Stage):
     NAME: ClassVar = "quality fineweb"
     SUMMARY: ClassVar = "FineWeb's rules on end punctuation, short lines, repeated lines and lists"
     EVIDENCE: ClassVar = {reason: score for score, _, _, reason in _RULES}
-    THRESHOLDS: ClassVar = ("end_punctuation", "short_lines", "repeated_characters", "list")
+    HANDLES: ClassVar = tuple(Handle(score, score, score == "end_punctuation") for score, _, _, _ in _RULES)
     end_punctuation: float = argument(0.12, "drop at this share or less of lines that end a sentence", parse=float)
     short_lines: float = argument(0.67, "drop at this share or more of lines under 30 characters", parse=float)
     repeated_characters: float | None = argument(
@@ -79,16 +79,18 @@ class QualityFineweb(Stage):
         columns = {name: pa.array(values) for name, values in columns.items()}
         return Outcome(scores_of(len(batch), **columns, script=scripts_of(layout, self.variant, self.by_script)))
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
+    def rules(self, scores: pa.RecordBatch) -> Rules:
         as_datatrove = self.variant == DATATROVE
-        rules = []
+        rules: Rules = []
         for score, paper, datatrove, reason in _RULES:
-            limit = getattr(self, score)
-            if limit is None:
-                limit = 0.01 if as_datatrove else 0.1
             compare = datatrove if as_datatrove else paper
-            rules.append((compare(scores[score], threshold(score, scores, limit)), reason))
-        return reasons(len(scores), *rules)
+            rules.append((compare(scores[score], threshold(score, scores, self.limit(score))), reason))
+        return rules
+
+    def limit(self, argument: str) -> Any:
+        if argument == "repeated_characters" and self.repeated_characters is None:
+            return 0.01 if self.variant == DATATROVE else 0.1
+        return super().limit(argument)
 
 
 def _breaks_inside(layout: Layout) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbllm.corpus.stage import Outcome, Stage, argument, reasons, scores_of
+from nbllm.corpus.stage import Handle, Outcome, Rules, Stage, argument, scores_of
 from nbllm.corpus.words import lines
 from nbllm.errors import UsageError, did_you_mean
 
@@ -43,7 +43,7 @@ class Language(Stage):
     """Scores: `language` (the likeliest), `probability` (its own), `probability_of_wanted` (of the languages named)."""
 
     NAME: ClassVar = "language"
-    THRESHOLDS: ClassVar = ("min",)
+    HANDLES: ClassVar = (Handle("probability_of_wanted", "min", least=True),)
     SUMMARY: ClassVar = "keeps texts in the languages named"
     languages: tuple[str, ...] = argument(
         MISSING, "codes such as en or en,zh (ISO 639-1 where there is one)", positional=True, parse=_codes
@@ -72,16 +72,15 @@ class Language(Stage):
             )
         )
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
+    def rules(self, scores: pa.RecordBatch) -> Rules:
         unsure = pc.less(scores["probability_of_wanted"], self.min)
         unknown = pc.equal(scores["language"], UNKNOWN)
         other = pc.invert(pc.is_in(scores["language"], pa.array(self.languages)))
-        return reasons(
-            len(scores),
+        return [
             (pc.and_(unsure, unknown), "no words to tell the language by"),
             (pc.and_(unsure, other), "another language"),
             (unsure, "language unsure"),
-        )
+        ]
 
     def _measure(self, text: str) -> tuple[str, float, float]:
         shares = language_shares(text)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbllm.corpus.stage import Outcome, Stage, argument, reasons, scores_of
+from nbllm.corpus.stage import Handle, Outcome, Rules, Stage, argument, scores_of
 from nbllm.errors import UsageError
 
 
@@ -18,7 +18,7 @@ class Length(Stage):
 
     NAME: ClassVar = "length"
     SUMMARY: ClassVar = "drops texts that are too short or too long"
-    THRESHOLDS: ClassVar = ("min", "max")
+    HANDLES: ClassVar = (Handle("characters", "min", least=True), Handle("characters", "max", least=False))
     min: int = argument(100, "fewest characters kept", parse=int)
     max: int | None = argument(None, "most characters kept; no limit by default", parse=int)
 
@@ -31,7 +31,7 @@ class Length(Stage):
     def measure(self, batch: pa.RecordBatch) -> Outcome:
         return Outcome(scores_of(len(batch), characters=pc.utf8_length(pc.utf8_trim_whitespace(batch["text"]))))
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
+    def rules(self, scores: pa.RecordBatch) -> Rules:
         short = pc.less(scores["characters"], self.min)
         long = pc.greater(scores["characters"], self.max) if self.max is not None else [False] * len(scores)
-        return reasons(len(scores), (short, "too short"), (long, "too long"))
+        return [(short, "too short"), (long, "too long")]

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from nbllm.corpus.stage import GlobalStage, Settled, Texts, argument, reasons
+from nbllm.corpus.stage import GlobalStage, Rules, Settled, Texts, argument
 from nbllm.corpus.words import words
 from nbllm.errors import UsageError
 
@@ -95,8 +95,8 @@ class DedupMinhash(GlobalStage):
         scores, groups = resolve(table, priority, keys["row"].to_numpy(), self.threshold)
         return Settled(scores, groups, {"pairs": table})
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
-        return reasons(len(scores), (pc.greater_equal(scores["similarity"], self.threshold), "near duplicate"))
+    def rules(self, scores: pa.RecordBatch) -> Rules:
+        return [(pc.greater_equal(scores["similarity"], self.threshold), "near duplicate")]
 
     def _band_keys(self, shingles: list[Hashes]) -> Hashes:
         """One 64-bit key a document and band, [documents, bands]; equal where all rows of the band are."""

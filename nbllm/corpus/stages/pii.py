@@ -17,7 +17,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbllm.corpus.stage import Outcome, Stage, argument, reasons, scores_of
+from nbllm.corpus.stage import Outcome, Rules, Stage, argument, scores_of
 from nbllm.corpus.stages.pii_checks import NATIONAL_IDS, is_card, is_iban, is_national_id, is_phone
 from nbllm.errors import UsageError, did_you_mean
 
@@ -92,10 +92,10 @@ class Pii(Stage):
         )
         return Outcome(scores, pa.array(masked, pa.string()) if self.mode == "mask" else None)
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
+    def rules(self, scores: pa.RecordBatch) -> Rules:
         if self.mode == "mask":
-            return super().decide(scores)
-        return reasons(len(scores), *((pc.greater(scores[f"{kind}s"], 0), reason) for kind, reason in _REASONS))
+            return []
+        return [(pc.greater(scores[f"{kind}s"], 0), reason) for kind, reason in _REASONS]
 
 
 def _mask(text: str, found: dict[str, int], wanted: tuple[str, ...]) -> str:

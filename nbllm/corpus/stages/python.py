@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbllm.corpus.stage import Outcome, Stage, argument, reasons, scores_of
+from nbllm.corpus.stage import Outcome, Rules, Stage, argument, scores_of
 from nbllm.errors import DataError, UsageError
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
@@ -65,8 +65,8 @@ class Python(Stage):
         )
         return Outcome(scores_of(len(batch), returned=pa.array([text is not None for text in results])), texts)
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
-        return reasons(len(scores), (pc.invert(scores["returned"]), f"{self.function} returned None"))
+    def rules(self, scores: pa.RecordBatch) -> Rules:
+        return [(pc.invert(scores["returned"]), f"{self.function} returned None")]
 
 
 def function_hash(function: Callable[..., Any]) -> str:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from nbllm.corpus.layout import LETTER, SPACE, Ints, Layout, Spans, running, share
 from nbllm.corpus.scripts import SPACED, threshold
 from nbllm.corpus.spacy_words import spacy_words
-from nbllm.corpus.stage import Outcome, Stage, argument, reasons, scores_of
+from nbllm.corpus.stage import Handle, Outcome, Rules, Stage, argument, scores_of
 from nbllm.corpus.stages.variant import DATATROVE, by_script_argument, scripts_of, variant_argument
 
 _STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -57,7 +57,7 @@ class QualityGopher(Stage):
     SUMMARY: ClassVar = "Gopher's rules on words, symbols, bullets, ellipses and stop words"
     VERSION: ClassVar = 2
     EVIDENCE: ClassVar = {reason: score for score, _, _, _, reason in _RULES}
-    THRESHOLDS: ClassVar = tuple(dict.fromkeys(rule[2] for rule in _RULES))
+    HANDLES: ClassVar = tuple(Handle(score, name, compare is pc.less) for score, compare, name, _, _ in _RULES)
     min_words: int = argument(50, "fewest words", parse=int)
     max_words: int = argument(100_000, "most words", parse=int)
     min_mean_word: float = argument(3.0, "least mean length of words, in characters", parse=float)
@@ -86,13 +86,13 @@ class QualityGopher(Stage):
         columns = {name: pa.array(scores[name]) for name in dict.fromkeys(rule[0] for rule in _RULES)}
         return Outcome(scores_of(len(batch), **columns, script=scripts_of(layout, self.variant, self.by_script)))
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
+    def rules(self, scores: pa.RecordBatch) -> Rules:
         spaced = pc.equal(scores["script"], SPACED)
-        rules = []
+        rules: Rules = []
         for score, compare, name, only_spaced, reason in _RULES:
             hit = compare(scores[score], threshold(score, scores, getattr(self, name)))
             rules.append((pc.and_(spaced, hit) if only_spaced else hit, reason))
-        return reasons(len(scores), *rules)
+        return rules
 
 
 def _words(layout: Layout) -> tuple[dict[str, NDArray[Any]], Ints]:

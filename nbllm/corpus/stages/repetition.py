@@ -29,7 +29,7 @@ from nbllm.corpus.ngrams import (
 )
 from nbllm.corpus.scripts import threshold
 from nbllm.corpus.spacy_words import spacy_words
-from nbllm.corpus.stage import Outcome, Stage, argument, reasons, scores_of
+from nbllm.corpus.stage import Handle, Outcome, Rules, Stage, argument, scores_of
 from nbllm.corpus.stages.variant import DATATROVE, by_script_argument, scripts_of, variant_argument
 
 _TOP = (2, 3, 4)
@@ -57,7 +57,7 @@ class RepetitionGopher(Stage):
     SUMMARY: ClassVar = "Gopher's rules on repeated lines, paragraphs and n-grams"
     VERSION: ClassVar = 2
     EVIDENCE: ClassVar = {reason: score for score, reason in _RULES}
-    THRESHOLDS: ClassVar = tuple(score for score, _ in _RULES)
+    HANDLES: ClassVar = tuple(Handle(score, score, least=False) for score, _ in _RULES)
     repeated_lines: float = _most(0.30, "repeated lines")
     repeated_paragraphs: float = _most(0.30, "repeated paragraphs")
     repeated_line_characters: float = _most(0.20, "characters in repeated lines")
@@ -97,12 +97,12 @@ class RepetitionGopher(Stage):
         columns = {name: pa.array(scores[name]) for name, _ in _RULES}
         return Outcome(scores_of(len(batch), **columns, script=scripts_of(layout, self.variant, self.by_script)))
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
-        rules = []
+    def rules(self, scores: pa.RecordBatch) -> Rules:
+        rules: Rules = []
         for name, reason in _RULES:
             most = threshold(name, scores, getattr(self, name))
             rules.append((pc.greater(scores[name], most), reason))
-        return reasons(len(scores), *rules)
+        return rules
 
 
 def _parts(layout: Layout) -> dict[str, NDArray[np.float64]]:

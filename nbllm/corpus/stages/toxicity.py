@@ -17,7 +17,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nbllm.corpus.stage import Outcome, Stage, argument, reasons, scores_of
+from nbllm.corpus.stage import Handle, Outcome, Rules, Stage, argument, scores_of
 from nbllm.corpus.stages.blocklist import phrase_pattern
 from nbllm.corpus.stages.toxic_words import ALLOWED, MILD, STRONG
 from nbllm.errors import UsageError, did_you_mean
@@ -38,7 +38,7 @@ class Toxicity(Stage):
 
     NAME: ClassVar = "toxicity"
     SUMMARY: ClassVar = "drops texts whose worst sentences insult, by word lists"
-    THRESHOLDS: ClassVar = ("max",)
+    HANDLES: ClassVar = (Handle("toxicity", "max", least=False),)
     max: float = argument(0.5, "drop texts that score more", parse=float)
     languages: tuple[str, ...] = argument(tuple(STRONG), "whose lists are used", parse=_languages)
 
@@ -59,8 +59,8 @@ class Toxicity(Stage):
             )
         )
 
-    def decide(self, scores: pa.RecordBatch) -> pa.Array:
-        return reasons(len(scores), (pc.greater(scores["toxicity"], self.max), "toxic"))
+    def rules(self, scores: pa.RecordBatch) -> Rules:
+        return [(pc.greater(scores["toxicity"], self.max), "toxic")]
 
 
 def toxicity(text: str, languages: tuple[str, ...]) -> tuple[float, int]:
