@@ -15,6 +15,7 @@ import torch
 
 from nbllm.doctor.asked import Asked
 from nbllm.doctor.finding import Finding
+from nbllm.model.quantization import quantized_bytes
 from nbllm.sample import Generation
 from nbllm.sample.slots import places_for
 
@@ -25,6 +26,8 @@ _FREE = 0.1
 """Of all memory, what should be free after that; 10 % is where Linux and Jupyter's own warnings begin to bite."""
 _OWN = 0.1
 """Of all memory, what a model has to take for it to be the reason."""
+_WORTH = 0.1
+"""Of the weights, what int8 has to give back to be named."""
 _GROUP = Path("/sys/fs/cgroup")
 
 
@@ -60,12 +63,13 @@ def memory_findings(model: Any, generation: Generation, asked: Asked) -> list[Fi
     if free - need >= _FREE * total or weights + need < _OWN * total:
         return []
     small = device.type == "cpu" and not getattr(model, "nbllm_quantized", None) and "adapter" not in asked.given
-    gain = weights * (1 - 1 / max(1, model.get_input_embeddings().weight.dtype.itemsize))
+    gain = weights - quantized_bytes(model, "int8") if small else 0
+    small = gain > _WORTH * weights
     return [
         Finding(
             name="memory is near its limit",
             severity="warning",
-            evidence=f"{numbers}{f'; int8 weights would give about {_gb(gain)} back' if small else ''}",
+            evidence=f"{numbers}{f'; int8 weights would give {_gb(gain)} of the weights back' if small else ''}",
             remedy="Take smaller weights" if small else "Release what isn't used: other models, kept prompts",
             command=asked.line(generation, options={"quantize": "int8"}) if small else "%llm_session free",
         )

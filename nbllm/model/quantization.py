@@ -78,8 +78,7 @@ def quantize(model: Any, kind: str) -> Any:
     Raises:
         UsageError: another kind, a model elsewhere than on the CPU, or one without linear layers that fit.
     """
-    if kind not in KINDS:
-        raise UsageError("quantize is int8 or int4", received=kind, next=did_you_mean(kind, KINDS))
+    _check_kind(kind)
     if model.device.type != "cpu":
         raise UsageError("int8 and int4 are made for the CPU", received=str(model.device), next="Leave --quantize out")
     import copy
@@ -96,6 +95,44 @@ def quantize(model: Any, kind: str) -> Any:
         raise UsageError(f"{type(model).__name__} has no linear layers that {kind} fits", next="Leave --quantize out")
     made.nbllm_quantized = kind
     return made
+
+
+def quantized_bytes(model: Any, kind: str) -> int:
+    """Bytes of the weights that `quantize` would leave, once the model it was made from is freed.
+
+    An embedding stays as it is, also where the head is tied to it: the head gets integers of its own beside it.
+
+    Args:
+        model: as for `quantize`.
+        kind: `int8` or `int4`.
+
+    Raises:
+        UsageError: another kind.
+    """
+    _check_kind(kind)
+    replaced = {id(one) for one in model.modules() if type(one) is nn.Linear and _fits(one, kind)}
+    total, counted = 0, set()
+    for module in model.modules():
+        if id(module) in replaced:
+            total += _packed_bytes(module, kind)
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if id(tensor) not in counted and not (id(module) in replaced and name == "weight"):
+                counted.add(id(tensor))
+                total += tensor.nbytes
+    return total
+
+
+def _packed_bytes(linear: Any, kind: str) -> int:
+    outputs, inputs = linear.weight.shape
+    width = linear.weight.dtype.itemsize
+    if kind == "int8":
+        return int(outputs * inputs + outputs * width)
+    return int(outputs * inputs // 2 + 2 * outputs * (inputs // GROUP) * width)
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise UsageError("quantize is int8 or int4", received=kind, next=did_you_mean(kind, KINDS))
 
 
 def _fits(linear: nn.Linear, kind: str) -> bool:

@@ -192,7 +192,7 @@ class Models:
         Args:
             reference: which model.
             adapter: the name of an adapter to attach.
-            quantize: `int8` or `int4` weights; the whole model stays in memory beside them.
+            quantize: `int8` or `int4` weights; the whole model is let go once they are made, but for what they share.
 
         Raises:
             UsageError: an adapter and quantised weights together, or weights that can't be quantised.
@@ -212,6 +212,8 @@ class Models:
                 reference = self.base_of(str(adapter), reference)
         path = self.path(reference)
         key = _content_key(path)
+        if quantize and (quantize, key) in self._loaded_quantized:
+            return self._quantized(key, quantize, None), self.tokenizer(reference)
         if key not in self._loaded:
             while len(self._loaded) >= _KEPT:
                 self._loaded.pop(next(iter(self._loaded)))
@@ -225,7 +227,7 @@ class Models:
             attach(model, folder)
         model.eval()
         if quantize:
-            model = self._quantized(key, model, quantize)
+            model = self._quantized(key, quantize, self._loaded.pop(key))
         return model, self._with_template(self.tokenizer(reference), folder)
 
     def runtime(self, reference: ModelReference, adapter: str | None = None, *, backend: str) -> tuple[Any, Tokenizer]:
@@ -276,19 +278,26 @@ class Models:
         if kept is not None and hasattr(kept[1], "close"):  # vLLM's process
             kept[1].close()
 
-    def _quantized(self, key: tuple[str, ...], model: Any, kind: str) -> Any:
+    def _quantized(self, key: tuple[str, ...], kind: str, model: Any) -> Any:
+        """The quantised weights that are kept, else those made from `model`."""
         from nbllm.model import quantize
 
         kept = self._loaded_quantized
         if (kind, key) not in kept:
             while len(kept) >= _KEPT:
                 kept.pop(next(iter(kept)))
-            kept[kind, key] = quantize(model, kind)
+            made = quantize(model, kind)
+            whole = {id(one) for one in (*model.parameters(), *model.buffers())}
+            for rest in (*made.parameters(), *made.buffers()):
+                if id(rest) in whole and rest.device.type == "cpu":
+                    rest.data = rest.data.clone()  # one view of the file would keep all of it in memory
+            kept[kind, key] = made
+        kept[kind, key] = kept.pop((kind, key))  # last used, last dropped
         return kept[kind, key]
 
     def free(self) -> int:
         """Drops every model and tokenizer in memory, and gives the accelerator's memory back."""
-        count = len(self._loaded)
+        count = len(self._loaded) + len(self._loaded_quantized)
         self._loaded.clear()
         self._loaded_quantized.clear()
         self._end_runtime()

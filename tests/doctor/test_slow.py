@@ -11,6 +11,7 @@ import torch
 
 from nbllm.doctor import Asked, Finding, memory, pace, slow
 from nbllm.doctor.fit import prompt_findings
+from nbllm.model import quantize
 from nbllm.sample import Generation, SamplingParameters
 from nbllm.sample.forward import Forward
 from nbllm.sessions import Session
@@ -108,10 +109,18 @@ def test_memory(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.severity == "serious"
     assert one.command.startswith('%llm_generate "x" --max-new-tokens ')
     monkeypatch.setattr(memory, "memory_of", lambda device: (2 * need, 11 * need))
+    gain = nbytes(model) - nbytes(quantize(model, "int8"))  # measured; the tied embedding stays
     near = memory.memory_findings(model, generation, Asked(prompt="x", defaults=generation.parameters))
     assert [(one.name, one.command) for one in near] == [
         ("memory is near its limit", '%llm_generate "x" --quantize int8')
     ]
+    assert near[0].evidence.endswith(f"int8 weights would give {memory._gb(gain)} of the weights back")
+    small = session.load_model(quantize="int8")[0]
+    assert not [one for one in memory.memory_findings(small, generation, Asked(prompt="x")) if "int8" in one.evidence]
+
+
+def nbytes(model: Any) -> int:
+    return sum({one.data_ptr(): one.nbytes for one in (*model.parameters(), *model.buffers())}.values())
 
 
 def test_chat_without_a_template(session: Session) -> None:

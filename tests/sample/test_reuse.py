@@ -13,7 +13,7 @@ from tiny_models import CONTEXT, build, family, reference
 
 from nbllm.errors import UsageError
 from nbllm.model import quantize
-from nbllm.model.quantization import Int4Linear, Int8Linear
+from nbllm.model.quantization import Int4Linear, Int8Linear, quantized_bytes
 from nbllm.sample import SamplingParameters, generate, generate_batch
 from nbllm.sample.forward import Forward
 from nbllm.sample.prefixes import Prefixes
@@ -214,6 +214,20 @@ def test_a_quantised_model_shares_what_it_can(kind: str, tokenizer: Tokenizer) -
     assert found.tokens == generate(small, tokenizer, PROMPT, DRAWN, use_cache=False).tokens
     several = generate(small, tokenizer, PROMPT, replace(DRAWN, n=3))  # rows that are views
     assert several.samples[0].tokens == found.tokens
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_quantised_weights_take_is_known_before(
+    kind: str, tied: bool, dtype: torch.dtype, tokenizer: Tokenizer
+) -> None:
+    model = build("llama", tokenizer, width=64, vocab_size=320).to(dtype)
+    if tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    small = quantize(model, kind)
+    measured = {one.data_ptr(): one.nbytes for one in (*small.parameters(), *small.buffers())}
+    assert quantized_bytes(model, kind) == sum(measured.values())
 
 
 def test_a_kind_of_quantisation_that_there_is_not(llama: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -77,3 +80,20 @@ def test_weights_are_sampled_in_the_dtype_of_their_folder(session: Session, tmp_
 def test_an_adapter_and_quantised_weights_exclude_each_other(session: Session) -> None:
     with pytest.raises(UsageError, match="quantised"):
         session.models.load(session.model, adapter="any", quantize="int8")
+
+
+def test_quantised_weights_replace_the_whole_ones_in_memory(session: Session) -> None:
+    whole = session.load_model()[0]
+    embedding, block = weakref.ref(whole.model.embed_tokens.weight), weakref.ref(whole.model.layers[0].mlp.up_proj)
+    text = session.generate("the fox", greedy=True, max_new_tokens=4).text
+    del whole
+    small = session.load_model(quantize="int8")[0]
+    gc.collect()
+    assert block() is None, "the whole model is freed"
+    assert embedding() is small.model.embed_tokens.weight, "what isn't quantised is shared, not copied"
+    if sys.platform == "linux":
+        assert "model.safetensors" not in Path("/proc/self/maps").read_text(), "nor does the file stay in memory"
+    assert session.load_model(quantize="int8")[0] is small
+    assert session.generate("the fox", greedy=True, max_new_tokens=4).text == text
+    del small
+    assert session.free() == 2
