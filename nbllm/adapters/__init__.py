@@ -17,8 +17,11 @@ from nbllm.adapters.lora import (
     save,
 )
 from nbllm.adapters.merge import merge
+from nbllm.adapters.scale import set_scale
+from nbllm.adapters.virtual import METHODS as VIRTUAL
 
 __all__ = [
+    "VIRTUAL",
     "Adapter",
     "attach",
     "attached",
@@ -29,4 +32,5 @@ __all__ = [
     "load_weights",
     "merge",
     "save",
+    "set_scale",
 ]

@@ -60,6 +60,8 @@ class Tuner:
         UsageError: a block without a feed-forward of a known name.
     """
 
+    unmergeable = "A bottleneck adapter can't be merged: its detour isn't linear"
+
     def __init__(self, model: Any, config: Config) -> None:
         self._owners: list[tuple[Any, str]] = []
         prefix, blocks = find_blocks(model)

@@ -1,4 +1,4 @@
-"""Adapters through peft (LoRA, DoRA, IA3) and ours: made on a model, attached to it from a folder, taken off again.
+"""Adapters through peft (LoRA, DoRA, IA3, virtual tokens) and ours: made on a model, attached from a folder, taken off.
 
 A model carries at most one adapter; attaching another replaces it without touching the base weights, so that nothing
 of an older one stays behind. The model keeps its class: peft's layers are put inside it. The folders are peft's own
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from nbllm.adapters import bottleneck
+from nbllm.adapters import bottleneck, virtual
 from nbllm.errors import NotFoundError, UsageError, did_you_mean
 from nbllm.model.load import is_adapter_folder
 from nbllm.model.structure import find_blocks
@@ -30,6 +30,9 @@ _NAME = "default"
 _SLOT = "_nbllm_adapter"
 _KEYS_AND_VALUES = ("k_proj", "v_proj", "c_attn", "key", "value", "qkv_proj", "query_key_value")
 _FEED_FORWARD_ENDS = ("down_proj", "c_proj", "fc2", "dense_4h_to_h", "wo", "w2")
+_VIRTUAL = ("PROMPT_TUNING", "PREFIX_TUNING")
+_ATTACHED = ("ours", *_VIRTUAL)
+_OURS = (bottleneck.Tuner, virtual.Tuner)
 _PREFIX = "base_model.model."  # peft's files are written from a wrapper that holds the model under this name
 
 
@@ -44,7 +47,19 @@ class Adapter:
     config: Any
     """peft's config."""
     tuner: Any
-    """peft's tuner, which holds the model and can undo what it did to it."""
+    """peft's tuner (or ours), which holds the model and can undo what it did to it."""
+    scale: float = 1.0
+    """How strongly it acts: 0 as if it weren't there, 1 as it was trained; see `set_scale`."""
+
+    @property
+    def plain_lora(self) -> bool:
+        """Whether it is a low-rank update that can be added to each layer's weight."""
+        return getattr(self.config, "peft_type", None) == "LORA" and not self.config.use_dora
+
+    @property
+    def virtual_tokens(self) -> int:
+        """How many positions it takes before every text."""
+        return self.tuner.count if isinstance(self.tuner, virtual.Tuner) else 0
 
 
 def attached(model: nn.Module) -> Adapter | None:
@@ -96,10 +111,13 @@ def create(
     targets: str | Sequence[str] = "auto",
     method: str = "lora",
     width: int = 32,
+    virtual_tokens: int = 20,
     seed: int = 0,
     base: str | None = None,
 ) -> Adapter:
-    """Puts a fresh adapter on the model, for training: only its weights require gradients. It starts as nothing.
+    """Puts a fresh adapter on the model, for training: only its weights require gradients.
+
+    It starts as nothing; virtual tokens start as tokens drawn from the vocabulary.
 
     An adapter that was there is taken off first.
 
@@ -110,8 +128,9 @@ def create(
         dropout: share of the adapter's inputs dropped in training.
         targets: names of linear layers, or `auto`: all inside the blocks; for ia3 keys, values and what leaves the
             feed-forward.
-        method: `lora`, `dora`, `ia3` or `adapter`.
+        method: `lora`, `dora`, `ia3`, `adapter`, `prompt` or `prefix`.
         width: of a bottleneck (`adapter`).
+        virtual_tokens: how many of them (`prompt`, `prefix`).
         seed: of the weights; the global random state is left as it was.
         base: the folder or hub name that the config will name as its base.
 
@@ -126,6 +145,10 @@ def create(
         if method == "adapter":
             config: Any = bottleneck.Config(width=width, dropout=dropout, base_model_name_or_path=base)
             return _record(model, bottleneck.Tuner(model, config), config)
+        if method in virtual.METHODS:
+            config = virtual.make_config(model, method, virtual_tokens)
+            config.base_model_name_or_path = base
+            return _record(model, virtual.Tuner(model, config, fresh=True), config)
         config = _peft_config(model, method, targets, r=r, alpha=alpha, dropout=dropout)
         config.base_model_name_or_path = base
         return _put_on(model, config, folder=None, digest="")
@@ -174,7 +197,7 @@ def attach(model: PreTrainedModel, folder: str | Path) -> Adapter:
 
     Raises:
         NotFoundError: no adapter in the folder.
-        UsageError: it doesn't fit this model, or is of a method that changes the prompt rather than the layers.
+        UsageError: it doesn't fit this model.
     """
     import torch
     from peft import PeftConfig
@@ -183,13 +206,17 @@ def attach(model: PreTrainedModel, folder: str | Path) -> Adapter:
     digest = content_hash(path)
     ours = bottleneck.Config.read(path / CONFIG)
     config: Any = ours or PeftConfig.from_pretrained(str(path))
-    if ours is None and (config.is_prompt_learning or config.is_adaption_prompt):
-        raise UsageError("That method can't be attached to a model here", received=str(config.peft_type))
+    kind = "ours" if ours is not None else str(config.peft_type.value)
+    if kind not in _ATTACHED and (config.is_prompt_learning or config.is_adaption_prompt):
+        raise UsageError("That method can't be attached to a model here", received=kind)
     detach(model)
     try:
         with torch.random.fork_rng(devices=[]):
             if ours is not None:
                 adapter = _record(model, bottleneck.Tuner(model, ours), ours, folder=path, digest=digest)
+            elif kind in _VIRTUAL:
+                tuner = virtual.Tuner(model, config, fresh=False)
+                adapter = _record(model, tuner, config, folder=path, digest=digest)
             else:
                 adapter = _put_on(model, config, folder=path, digest=digest)
         load_weights(model, path)
@@ -210,7 +237,7 @@ def load_weights(model: nn.Module, folder: str | Path) -> None:
     from safetensors.torch import load_file
 
     adapter = attached(model)
-    if adapter is not None and isinstance(adapter.tuner, bottleneck.Tuner):
+    if adapter is not None and isinstance(adapter.tuner, _OURS):
         adapter.tuner.load(load_file(Path(folder) / WEIGHTS))
         return
     state = {key.removeprefix(_PREFIX): value for key, value in load_file(Path(folder) / WEIGHTS).items()}
@@ -242,7 +269,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
 
     adapter = attached(model)
-    if adapter is not None and isinstance(adapter.tuner, bottleneck.Tuner):
+    if adapter is not None and isinstance(adapter.tuner, _OURS):
         return adapter.tuner.weights()
     state = get_peft_model_state_dict(model, adapter_name=_NAME, save_embedding_layers=False)
     return {_PREFIX + name: value.detach().cpu().contiguous() for name, value in state.items()}
@@ -279,6 +306,10 @@ def _put_on(model: PreTrainedModel, config: Any, *, folder: Path | None, digest:
 
 
 def _record(model: nn.Module, tuner: Any, config: Any, *, folder: Path | None = None, digest: str = "") -> Adapter:
-    adapter = Adapter(folder=folder, hash=digest, config=config, tuner=tuner)
+    return record(model, Adapter(folder=folder, hash=digest, config=config, tuner=tuner))
+
+
+def record(model: nn.Module, adapter: Adapter) -> Adapter:
+    """Notes on the model what adapter it carries."""
     setattr(model, _SLOT, adapter)
     return adapter

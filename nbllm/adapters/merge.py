@@ -12,7 +12,6 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbllm.adapters.bottleneck import Tuner
 from nbllm.adapters.lora import attach, forget
 from nbllm.errors import RunError, StoreError, UsageError
 from nbllm.model.load import adapter_base, load, quiet
@@ -69,8 +68,8 @@ def merge(
     source = base if base is not None else adapter_base(adapter_folder)
     model = load(source)
     adapter = attach(model, adapter_folder)
-    if isinstance(adapter.tuner, Tuner):
-        raise UsageError("A bottleneck adapter can't be merged: its detour isn't linear", next="Use it beside its base")
+    if unmergeable := getattr(adapter.tuner, "unmergeable", None):
+        raise UsageError(unmergeable, next="Use it beside its base: %llm_adapter use NAME")
     ids = torch.arange(16)[None] * 7919 % model.config.vocab_size
     with torch.no_grad():
         before = model(input_ids=ids).logits

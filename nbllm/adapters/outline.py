@@ -82,14 +82,15 @@ def outline(source: str, settings: dict[str, Any] | None) -> Outline:
     method = str(settings["method"])
     before = {name: module for name, module in model.named_modules() if hasattr(module, "weight")}
     shapes = {name: tuple(module.weight.shape) for name, module in before.items()}
-    create(model, **settings)
+    adapter = create(model, **settings)
+    own = getattr(adapter.tuner, "layers", ())
     counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for name, module in model.named_modules():
         if name in shapes and module is not before[name] and hasattr(module, "base_layer"):
             counts[name.rpartition(".")[2], shapes[name]] += 1
     return Outline(
         method=method,
-        layers=tuple((name, shape, count) for (name, shape), count in counts.items()),
+        layers=own or tuple((name, shape, count) for (name, shape), count in counts.items()),
         trainable=parameter_count(model, trainable=True),
         total=total,
     )

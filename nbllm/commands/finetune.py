@@ -9,13 +9,13 @@ from nbllm.commands.options import Option
 from nbllm.commands.training import SHARED_KEYS, SHARED_OPTIONS, wait
 from nbllm.store import now
 
-METHODS = ("lora", "dora", "ia3", "adapter", "full")
+METHODS = ("lora", "dora", "ia3", "adapter", "prompt", "prefix", "full")
 
 
 def _run(call: Call) -> Any:
     keys = (
-        "base", "method", "r", "alpha", "dropout", "targets", "bottleneck", "data", "format", "drop_long", "overwrite",
-        "dry_run",
+        "base", "method", "r", "alpha", "dropout", "targets", "bottleneck", "virtual_tokens", "data", "format",
+        "drop_long", "overwrite", "dry_run",
     )  # fmt: skip
     before = now()
     run = call.session.finetune(say=call.say, **call.arguments.only(*keys, *SHARED_KEYS))
@@ -42,6 +42,7 @@ COMMAND = Command(
         Option(name="--dropout", help="on the update's input", kind="number", default=0.05),
         Option(name="--targets", help="auto, or names of linear layers with commas", default="auto"),
         Option(name="--bottleneck", help="width, for --method adapter", kind="integer", default=32),
+        Option(name="--virtual-tokens", help="how many, for prompt and prefix", kind="integer", default=20),
         Option(name="--data", help="a file, folder, hf:NAME or $variable to learn from", kind="any", completes="file"),
         Option(
             name="--format",

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nbllm.adapters import attached
 from nbllm.errors import UsageError
 from nbllm.sample.reading import evaluating
 
@@ -233,10 +234,17 @@ def _watching(watch: _Watch) -> Iterator[_Watch]:
 
 @contextmanager
 def _watched(model: nn.Module) -> Iterator[None]:
-    """The model attends through `_attend`; afterwards as before, whatever happened."""
+    """The model attends through `_attend`; afterwards as before, whatever happened.
+
+    Raises:
+        UsageError: its adapter has virtual tokens, which stand outside the text.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 
+    adapter = attached(model)
+    if adapter is not None and adapter.virtual_tokens:
+        raise UsageError("Attention to virtual tokens isn't shown", next="Look at the base: %llm_adapter off")
     AttentionInterface.register(_NAME, _attend)
     AttentionMaskInterface.register(_NAME, eager_mask)
     configs: dict[int, Any] = {

@@ -29,6 +29,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from nbllm.adapters import attached
 from nbllm.errors import NbllmError
 from nbllm.model import dtype_name
 from nbllm.sample.slots import Slots
@@ -94,7 +95,7 @@ class Compiled:
         Returns:
             Logits, float32 [1, V]; None: take the plain step.
         """
-        if len(token) != 1 or not self._wanted():
+        if len(token) != 1 or not self._wanted() or not _mergeable(forward.model):
             return None
         try:
             if self._runner is None and not self._get_ready():
@@ -248,6 +249,12 @@ class Compiled:
     def _package(self) -> Path:
         assert self._folder is not None
         return self._folder / _package_name()
+
+
+def _mergeable(model: Any) -> bool:
+    """Whether the copy that is compiled can hold the model's adapter; another one comes later, perhaps."""
+    adapter = attached(model)
+    return adapter is None or adapter.plain_lora
 
 
 def allowed() -> bool:

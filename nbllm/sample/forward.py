@@ -57,8 +57,7 @@ class Forward:
         self._layers = Slots.layers_of(model.config) if self._cache_name else None
         self.vocab_size: int = config.vocab_size
         """V."""
-        self.context: int | None = getattr(config, "max_position_embeddings", None)
-        """The most tokens that prompt and text may have together; None: no limit is known."""
+        self._positions: int | None = getattr(config, "max_position_embeddings", None)
         self.device: torch.device = model.get_input_embeddings().weight.device
         """Where ids must be."""
         self.prefixes = Prefixes()
@@ -82,6 +81,13 @@ class Forward:
         return model
 
     @property
+    def context(self) -> int | None:
+        """The most tokens that prompt and text may have together; None: no limit is known."""
+        adapter = attached(self.model)
+        taken = 0 if adapter is None else adapter.virtual_tokens
+        return None if self._positions is None else self._positions - taken
+
+    @property
     def eos_ids(self) -> frozenset[int]:
         """Tokens that end a text by the model's own config."""
         named = getattr(self.model.config.get_text_config(), "eos_token_id", None)
@@ -90,7 +96,7 @@ class Forward:
 
     @property
     def weights(self) -> Hashable:
-        """Which weights these are: the adapter's hash, every parameter's place and version, so that weights that were
+        """Which weights these are: the adapter's hash and scale, every parameter's place and version, so that weights
         changed in place are others, and a few numbers of each, since what is written through `.data` has no version.
 
         A change through `.data` that leaves all of these numbers as they were (a row of an embedding, say) isn't seen:
@@ -99,7 +105,8 @@ class Forward:
         adapter = attached(self.model)
         weights = list(self.model.parameters())
         versions = tuple((weight.data_ptr(), weight._version) for weight in weights)
-        return adapter.hash if adapter is not None else None, hash(versions), _sampled(weights)
+        on = None if adapter is None else (adapter.hash, adapter.scale)
+        return on, hash(versions), _sampled(weights)
 
     def rows(self, *, use_cache: bool = True, sliding: bool = False, keep: bool = True) -> TorchRows:
         """An empty batch."""

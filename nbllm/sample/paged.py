@@ -27,6 +27,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessorList,
 )
 
+from nbllm.adapters import attached
 from nbllm.errors import DataError, RunError
 from nbllm.sample.filters import Counts, count_tokens, pipeline
 from nbllm.sample.noise import add_noise, sample_keys
@@ -93,6 +94,9 @@ class PagedBatch:
             config.use_async_batching, config.use_cuda_graph = False, False
         if parameters.beams > 1 or parameters.sliding:
             raise PagedUnsupported("beams and sliding need rows of their own")
+        adapter = attached(model)
+        if adapter is not None and adapter.virtual_tokens:
+            raise PagedUnsupported("virtual tokens are attended to by the plain step")
         if not hasattr(model, "init_continuous_batching"):
             raise PagedUnsupported(f"{type(model).__name__} has no continuous batching")
         options = GenerationConfig(do_sample=False, eos_token_id=self._eos)

@@ -56,7 +56,11 @@ def window_length(model: PreTrainedModel, context: int | None = None) -> int:
     Raises:
         UsageError: a context that the model doesn't have.
     """
+    from nbllm.adapters import attached
+
     largest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if largest is not None and (adapter := attached(model)) is not None:
+        largest -= adapter.virtual_tokens
     length = context if context is not None else min(largest or _MOST_CONTEXT, _MOST_CONTEXT)
     if length < 2 or (largest is not None and length > largest):
         raise UsageError(f"The context is from 2 to {largest or 'any number of'} tokens", received=context)

@@ -102,6 +102,13 @@ class Models:
         base = _base_of_adapter(self._store, chosen.path)
         return base or str(chosen.path)
 
+    def longest(self, reference: ModelReference) -> int | None:
+        """The most tokens that a model reads at once; None where its files don't tell."""
+        config = Path(self.path(reference)) / "config.json"
+        found = read_json(config) if config.is_file() else {}
+        length = found.get("max_position_embeddings", found.get("n_positions"))
+        return length if isinstance(length, int) else None
+
     def tokenizer(self, reference: ModelReference) -> Tokenizer:
         """The tokenizer that a model brings with it: the stored one that a run was trained with, where it is there."""
         from nbllm.tokenizer import load

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from nbllm.train import TrainConfig
 
 
+_SEQ_LEN = 256
+"""TrainConfig's, where none is given."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Data:
     """What is learnt, ready for a run."""
@@ -50,6 +54,7 @@ class Tuning(Looking):
         dropout: float = 0.05,
         targets: str = "auto",
         bottleneck: int = 32,
+        virtual_tokens: int = 20,
         held_out: float = 0.05,
         drop_long: bool = False,
         name: str | None = None,
@@ -63,7 +68,8 @@ class Tuning(Looking):
 
         Args:
             base: a run, folder, GGUF file or hub name; the current model by default.
-            method: `lora`, `dora`, `ia3`, `adapter` (a bottleneck after each feed-forward) or `full` (all weights).
+            method: `lora`, `dora`, `ia3`, `adapter` (a bottleneck after each feed-forward), `prompt` (virtual tokens
+                before every text), `prefix` (keys and values of such in every layer) or `full` (all weights).
             data: a file, folder or glob, `hf:NAME[:CONFIG][:SPLIT]`, a list of strings, dicts or conversations, a
                 DataFrame, an Arrow table or a dataset to learn from.
             format: `chat` (`messages`), `instruction` (`instruction`, `input`, `output`), `completion` (`prompt`,
@@ -74,6 +80,7 @@ class Tuning(Looking):
             dropout: the probability of dropping an input of the update while training.
             targets: `auto`, or names of linear layers separated by commas.
             bottleneck: the width of the detours of `adapter`.
+            virtual_tokens: how many, for `prompt` and `prefix`.
             held_out: the fraction of rows that is never trained on.
             drop_long: leave out rows that are cut before their answer begins, in place of refusing them.
             name: the run's and adapter's name; a new one is made up if none is given.
@@ -100,11 +107,24 @@ class Tuning(Looking):
             reference = self.models.reference(base) if base else self.model
         if reference is None:
             raise NotFoundError("There is no model yet", next="Train one with %llm_train, or add --base FOLDER")
+        if "seq_len" not in options:  # what a base of a short context can read
+            longest = self.models.longest(reference)
+            room = None if longest is None else longest - (virtual_tokens if method in ("prompt", "prefix") else 0)
+            if room is not None and 2 <= room < _SEQ_LEN:
+                options["seq_len"] = room
         full = method == "full"
         adapter = (
             None
             if full
-            else AdapterConfig(method=method, r=r, alpha=alpha, dropout=dropout, targets=targets, width=bottleneck)
+            else AdapterConfig(
+                method=method,
+                r=r,
+                alpha=alpha,
+                dropout=dropout,
+                targets=targets,
+                width=bottleneck,
+                virtual_tokens=virtual_tokens,
+            )
         )
         config = new_config(self, options, model=str(self.models.path(reference)), held_out=held_out, adapter=adapter)
         found = self._data(reference, data, format, config, drop_long, name)
@@ -135,6 +155,7 @@ class Tuning(Looking):
                     "dropout": dropout,
                     "targets": targets,
                     "bottleneck": bottleneck,
+                    "virtual_tokens": virtual_tokens,
                     "held_out": held_out,
                     **options,
                 },

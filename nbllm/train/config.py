@@ -27,7 +27,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _TRACKERS = ("tensorboard",)
 
 
-ADAPTER_METHODS = ("lora", "dora", "ia3", "adapter")
+ADAPTER_METHODS = ("lora", "dora", "ia3", "adapter", "prompt", "prefix")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class AdapterConfig:
     """The adapter that a fine-tuning trains in place of all weights."""
 
     method: str = "lora"
-    """`lora`, `dora`, `ia3` or `adapter` (a bottleneck after each feed-forward)."""
+    """`lora`, `dora`, `ia3`, `adapter` (a bottleneck after each feed-forward); `prompt`, `prefix` (virtual tokens)."""
     r: int = 8
     """Rank of the update."""
     alpha: float = 16
@@ -47,12 +47,15 @@ class AdapterConfig:
 
     width: int = 32
     """Of a bottleneck; read only with method `adapter`."""
+    virtual_tokens: int = 20
+    """How many; read only with methods `prompt` and `prefix`."""
 
     def __post_init__(self) -> None:
         if self.method not in ADAPTER_METHODS:
             near = did_you_mean(self.method, ADAPTER_METHODS) or f"It is one of {', '.join(ADAPTER_METHODS)}"
             raise UsageError("Unknown adapter method", received=self.method, next=near)
         _whole("width", self.width, least=1)
+        _whole("virtual_tokens", self.virtual_tokens, least=1)
         _whole("r", self.r, least=1)
         if not self.alpha > 0 or not math.isfinite(self.alpha):
             raise UsageError("alpha must be above 0", received=self.alpha)

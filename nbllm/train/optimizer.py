@@ -82,7 +82,7 @@ def _alike(weights: list[nn.Parameter], weight_decay: float) -> list[dict[str, o
     return [{"params": group, "weight_decay": weight_decay} for group in kinds.values()]
 
 
-def default_lr(*, kind: str, width: int, adapter: bool, trained: bool) -> float:
+def default_lr(*, kind: str, width: int, adapter: bool, trained: bool, virtual: bool = False) -> float:
     """A peak learning rate that works where none was given.
 
     From experience on small models, carried to wider ones as 1 / width (Yang et al. 2022,
@@ -93,8 +93,9 @@ def default_lr(*, kind: str, width: int, adapter: bool, trained: bool) -> float:
         width: D of the model.
         adapter: only an adapter is trained.
         trained: the model has been trained before.
+        virtual: the adapter is virtual tokens, few numbers that every gradient goes through: ten times as much.
     """
     peak = (0.01 if kind == "muon" else 0.003) * min(1.0, 256 / width)
     if adapter:
-        return peak
+        return 10 * peak if virtual else peak
     return peak / 10 if trained else peak

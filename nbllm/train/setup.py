@@ -118,7 +118,7 @@ def make_model(config: TrainConfig, shards: Shards, checkpoint: Checkpoint | Non
         model = build(
             config.model,
             vocab_size=meta["vocab_size"],
-            max_length=config.seq_len,
+            max_length=config.seq_len + _virtual_tokens(config),
             bos_id=meta["bos_id"],
             eos_id=meta["eos_id"],
             pad_id=meta["pad_id"],
@@ -142,6 +142,7 @@ def make_model(config: TrainConfig, shards: Shards, checkpoint: Checkpoint | Non
             targets=wanted.targets,
             method=wanted.method,
             width=wanted.width,
+            virtual_tokens=wanted.virtual_tokens,
             seed=config.seed,
             base=_absolute(config.model),
         )
@@ -159,10 +160,20 @@ def _check_fit(model: PreTrainedModel, config: TrainConfig, meta: dict[str, Any]
             next="Use the model's own tokenizer",
         )
     longest = getattr(model.config, "max_position_embeddings", None)
-    if longest is not None and config.seq_len > longest:
+    virtual = _virtual_tokens(config)
+    if longest is not None and config.seq_len + virtual > longest:
+        also = f", of which {virtual} are virtual" if virtual else ""
         raise UsageError(
-            f"The model reads {longest:,} tokens at most", received=config.seq_len, next=f"Use --seq-len {longest}"
+            f"The model reads {longest:,} tokens at most{also}",
+            received=config.seq_len,
+            next=f"Use --seq-len {longest - virtual}",
         )
+
+
+def _virtual_tokens(config: TrainConfig) -> int:
+    """Positions before every text that an adapter takes."""
+    adapter = config.adapter
+    return adapter.virtual_tokens if adapter is not None and adapter.method in adapters.VIRTUAL else 0
 
 
 def _absolute(model: str) -> str:

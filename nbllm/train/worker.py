@@ -224,7 +224,9 @@ def _optimizer(config: TrainConfig, bare: PreTrainedModel, *, begun: str | None)
     if config.lr is not None:
         return kind, config.lr
     width = int(bare.get_input_embeddings().weight.shape[1])
-    return kind, default_lr(kind=kind, width=width, adapter=config.adapter is not None, trained=not fresh)
+    virtual = config.adapter is not None and config.adapter.method in adapters.VIRTUAL
+    adapter = config.adapter is not None
+    return kind, default_lr(kind=kind, width=width, adapter=adapter, trained=not fresh, virtual=virtual)
 
 
 def _draft_plan(config: TrainConfig, loader: Loader, *, kind: str, lr: float) -> Plan:

@@ -45,6 +45,12 @@ def test_a_dry_run_shows_what_would_be_learnt_and_starts_nothing(session):
     assert whole.outline.trainable == whole.outline.total
 
 
+def test_rows_leave_room_for_virtual_tokens(session):
+    assert "prefix" in str(session.finetune(data=CHATS, dry_run=True, method="prefix", virtual_tokens=7))
+    with pytest.raises(UsageError, match="virtual"):
+        session.finetune(data=CHATS, method="prompt", virtual_tokens=0)
+
+
 def test_mistakes_are_one_line(session):
     with pytest.raises(DataError, match="--data"):
         session.finetune()

@@ -18,7 +18,7 @@ from nbllm.train import checkpoint as disk
 __all__ = ["kit"]  # the fixture
 
 
-@pytest.mark.parametrize("method", ["dora", "ia3", "adapter"])
+@pytest.mark.parametrize("method", ["lora", "dora", "ia3", "adapter", "prompt", "prefix"])
 def test_a_method_trains_and_resumes_exactly(kit: Kit, monkeypatch, method):
     setting = {"shards": kit.examples.name, "steps": 8, "save_every": 4, "eval_every": 2, "lr": 0.02}
     setting["adapter"] = {"method": method, "dropout": 0.2}
