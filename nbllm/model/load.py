@@ -74,7 +74,7 @@ def load(
     trust_remote_code: bool = False,
     attention: str | None = None,
 ) -> PreTrainedModel:
-    """A causal language model, in evaluation mode.
+    """A language model, causal or masked as its config says, in evaluation mode.
 
     Args:
         source: a folder (transformers model, checkpoint, or one that holds a GGUF file), a GGUF file, or a name on
@@ -141,8 +141,6 @@ def quiet() -> Iterator[None]:
 def _load_transformers(
     source: str | Path, path: Path, dtype: torch.dtype, *, trust_remote_code: bool, attention: str | None
 ) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-
     local = path.is_dir()
     if local and not (path / "config.json").is_file():
         raise NotFoundError(f"{path} holds no model: neither config.json nor a .gguf file")
@@ -153,9 +151,9 @@ def _load_transformers(
         options["attn_implementation"] = attention
     try:
         with quiet():
-            return AutoModelForCausalLM.from_pretrained(
-                str(path if local else source), local_files_only=local, **options
-            )
+            name = str(path if local else source)
+            kind = _kind(name, local_files_only=local, trust_remote_code=trust_remote_code)
+            return kind.from_pretrained(name, local_files_only=local, **options)
     except Exception as error:  # transformers, hub and safetensors raise all kinds
         if "trust_remote_code" in str(error):
             raise UsageError(
@@ -168,6 +166,15 @@ def _load_transformers(
             f"{source} is neither a preset nor a folder, and the hub doesn't give it: {_first_line(error)}",
             next=near or "Check the name and the network, or name a folder",
         ) from error
+
+
+def _kind(name: str, **options: bool) -> Any:
+    """The class of transformers that loads it: for masked models where its config names one, else for causal ones."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+    architectures = AutoConfig.from_pretrained(name, **options).architectures or ()
+    masked = any(architecture.endswith("ForMaskedLM") for architecture in architectures)
+    return AutoModelForMaskedLM if masked else AutoModelForCausalLM
 
 
 def _load_gguf(path: Path, dtype: torch.dtype, attention: str | None) -> PreTrainedModel:

@@ -1,8 +1,9 @@
-"""Presets: small and middling decoder models built from numbers, as ordinary transformers models with fresh weights.
+"""Presets: small and middling models built from numbers, as ordinary transformers models with fresh weights.
 
 Knows transformers, lazily, so that names and summaries cost no import. Doesn't know the tokenizer: it is told the
 vocabulary's size and the special ids. Sources: Llama (Touvron et al. 2023, https://arxiv.org/abs/2302.13971), GPT-2
-(Radford et al. 2019); llama-1b has the shape of Llama 3.2 1B.
+(Radford et al. 2019), BERT (Devlin et al. 2019, https://arxiv.org/abs/1810.04805), Mixtral (Jiang et al. 2024,
+https://arxiv.org/abs/2401.04088); llama-1b has the shape of Llama 3.2 1B.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class Preset:
     """The shape of a model, apart from its vocabulary and its longest context."""
 
-    family: Literal["llama", "gpt2"]
+    family: Literal["llama", "gpt2", "bert", "moe"]
     """Which transformers architecture."""
     width: int
     """D, the width of the residual stream."""
@@ -31,11 +32,20 @@ class Preset:
     kv_heads: int
     """K, heads of keys and values; heads where every query head has its own."""
     ffn: int
-    """Width of the feed-forward layer."""
+    """Width of the feed-forward layer, of each expert where there are experts."""
     tied: bool
     """Whether the head reuses the embedding matrix."""
     summary: str
     """A line for help and completion."""
+    experts: int = 0
+    """Feed-forward layers side by side, of which a router chooses; 0: a plain one."""
+    experts_a_token: int = 2
+    """How many of them a token goes through."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether it predicts hidden tokens from both sides, rather than the next one."""
+        return self.family == "bert"
 
 
 PRESETS: dict[str, Preset] = {
@@ -62,6 +72,18 @@ PRESETS: dict[str, Preset] = {
     "gpt2-small": Preset(
         family="gpt2", width=768, layers=12, heads=12, kv_heads=12, ffn=3072, tied=True,
         summary="85 M parameters without embeddings, the shape of GPT-2",
+    ),
+    "bert-nano": Preset(
+        family="bert", width=128, layers=5, heads=4, kv_heads=4, ffn=512, tied=True,
+        summary="1 M parameters without embeddings, predicts hidden tokens: minutes on a laptop",
+    ),
+    "bert-base": Preset(
+        family="bert", width=768, layers=12, heads=12, kv_heads=12, ffn=3072, tied=True,
+        summary="86 M parameters without embeddings, the shape of BERT base: hours on a GPU",
+    ),
+    "moe-nano": Preset(
+        family="moe", width=128, layers=5, heads=4, kv_heads=4, ffn=176, tied=True, experts=4,
+        summary="1.7 M parameters without embeddings in four experts, 1 M active: a mixture of experts on a laptop",
     ),
 }  # fmt: skip
 
@@ -100,7 +122,7 @@ def build(
         UsageError: no such preset, or a size below 1.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     shape = find_preset(preset)
     if vocab_size < 1 or max_length < 1:
@@ -109,11 +131,12 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         extra = {"attn_implementation": attention} if attention else {}
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, **extra)
+        kind = AutoModelForMaskedLM if shape.masked else AutoModelForCausalLM
+        return kind.from_config(config, dtype=torch.float32, **extra)
 
 
 def _config(shape: Preset, vocab_size: int, max_length: int, **ids: int | None) -> Any:
-    from transformers import GPT2Config, LlamaConfig
+    from transformers import BertConfig, GPT2Config, LlamaConfig, MixtralConfig
 
     named = {f"{name[:3]}_token_id": value for name, value in ids.items()}
     if shape.family == "llama":
@@ -126,6 +149,36 @@ def _config(shape: Preset, vocab_size: int, max_length: int, **ids: int | None) 
             num_key_value_heads=shape.kv_heads,
             max_position_embeddings=max_length,
             tie_word_embeddings=shape.tied,
+            **named,
+        )
+    if shape.family == "moe":
+        return MixtralConfig(
+            vocab_size=vocab_size,
+            hidden_size=shape.width,
+            intermediate_size=shape.ffn,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            num_local_experts=shape.experts,
+            num_experts_per_tok=shape.experts_a_token,
+            router_aux_loss_coef=0.01,  # Switch Transformer (https://arxiv.org/abs/2101.03961)
+            max_position_embeddings=max_length,
+            tie_word_embeddings=shape.tied,
+            sliding_window=None,
+            **named,
+        )
+    if shape.family == "bert":
+        return BertConfig(
+            vocab_size=vocab_size,
+            hidden_size=shape.width,
+            intermediate_size=shape.ffn,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            max_position_embeddings=max_length,
+            type_vocab_size=1,  # there are no pairs of sentences
+            tie_word_embeddings=shape.tied,
+            hidden_dropout_prob=0.0,  # as for GPT-2 below
+            attention_probs_dropout_prob=0.0,
             **named,
         )
     return GPT2Config(

@@ -2,6 +2,7 @@
 
 from nbllm.shards.build import Document, Example, Shards, build
 from nbllm.shards.loader import GlobalBatch, Loader
+from nbllm.shards.masking import Masking
 from nbllm.shards.stream import IGNORED, Fit, MicroBatch, TokenStream
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Fit",
     "GlobalBatch",
     "Loader",
+    "Masking",
     "MicroBatch",
     "Shards",
     "TokenStream",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nbllm.errors import DataError, UsageError
+from nbllm.shards.masking import Masking
 from nbllm.shards.stream import Int64, MicroBatch, TokenStream
 
 
@@ -43,6 +44,7 @@ class Loader:
         rank, world_size: this data-parallel rank, and how many there are.
         seed: of the shuffles.
         epochs: passes over the stream until it ends (1.5 is one and a half), or None for no end.
+        masking: hides tokens, drawn anew every epoch, and makes those the targets; None: the next tokens are.
 
     Raises:
         DataError: a stream shorter than one row, or without a single target.
@@ -60,6 +62,7 @@ class Loader:
         world_size: int = 1,
         seed: int = 0,
         epochs: float | None = None,
+        masking: Masking | None = None,
     ) -> None:
         for option, value in (("--batch-size", batch_size), ("--grad-accum", grad_accum), ("world_size", world_size)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -76,6 +79,7 @@ class Loader:
         self.rank = rank
         self.world_size = world_size
         self.seed = seed
+        self.masking = masking
         self.rows = stream.rows(seq_len)
         """Rows an epoch."""
         self.global_batch_size = batch_size * grad_accum * world_size
@@ -115,10 +119,13 @@ class Loader:
         if stop <= self.rows_taken:
             raise StopIteration
         rows = self._rows(self.rows_taken, stop)
+        epochs = np.arange(self.rows_taken, stop, dtype=np.int64) // self.rows
         fit = self.stream.fit(self.seq_len)
+        places = self._micro_steps(np.arange(len(rows), dtype=np.int64))
+        counts = self.stream.target_counts(rows, self.seq_len, masking=self.masking, epochs=epochs)
         batch = GlobalBatch(
-            micro_batches=[self._micro_batch(step_rows) for step_rows in self._micro_steps(rows)],
-            target_count=int(self.stream.target_counts(rows, self.seq_len).sum()),
+            micro_batches=[self._micro_batch(rows[step], epochs[step]) for step in places],
+            target_count=int(counts.sum()),
             tokens=int((fit.stops[rows] - fit.starts[rows]).sum()),
             rows=rows,
         )
@@ -165,10 +172,10 @@ class Loader:
         steps = [rows[start : start + a_step] for start in range(0, len(rows), a_step)]
         return [np.array_split(step_rows, self.world_size)[self.rank] for step_rows in steps]
 
-    def _micro_batch(self, rows: Int64) -> MicroBatch:
+    def _micro_batch(self, rows: Int64, epochs: Int64) -> MicroBatch:
         if not len(rows):  # nothing left for this rank, but the others wait for it
             return self.stream.padding(1, self.seq_len)
-        return self.stream.batch(rows, self.seq_len)
+        return self.stream.batch(rows, self.seq_len, masking=self.masking, epochs=epochs)
 
 
 def _check_length(stream: TokenStream, seq_len: int) -> None:

@@ -7,6 +7,8 @@ Legend: N tokens in the stream, T inputs a row, B rows a batch. Two ways to cut,
 * examples (with a mask): whole documents in their order, as many as fit into T inputs; one that is longer than a row
   is cut, and `Fit` names it.
 
+With a masking, the same rows are read, and the targets are the hidden tokens in their own places.
+
 A document never sees another: the first token of a document is nobody's target, and `position_ids` start again at 0
 with each document (and each row), which is what transformers reads packed documents from.
 Knows numpy; not tokenizers, not torch.
@@ -24,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbllm.errors import DataError, UsageError
+from nbllm.shards.masking import Masking
 from nbllm.store import read_json
 
 IGNORED = -100
@@ -38,7 +41,7 @@ class MicroBatch:
     input_ids: Int64
     """Token ids; a short row is filled up with the padding id."""
     targets: Int64
-    """The next token's id, or -100 where nothing is to be learned."""
+    """The next token's id, or with a masking the hidden one's; -100 where nothing is to be learned."""
     position_ids: Int64
     """Position inside the document, counted from the row's start where the document began before it; padding counts
     as a document of its own."""
@@ -147,21 +150,51 @@ class TokenStream:
         assert self.mask is not None
         return np.concatenate([[0], np.cumsum(self.mask, dtype=np.int64)])
 
-    def target_counts(self, rows: Int64, seq_len: int) -> Int64:
-        """Number of targets in each of the given rows, without building them. int64 like `rows`."""
+    def target_counts(
+        self, rows: Int64, seq_len: int, *, masking: Masking | None = None, epochs: Int64 | None = None
+    ) -> Int64:
+        """Number of targets in each of the given rows, without building them. int64 like `rows`.
+
+        Args:
+            rows, seq_len: which rows.
+            masking, epochs: as for `batch`.
+        """
         fit = self.fit(seq_len)
         starts, stops = fit.starts[rows], fit.stops[rows]
+        if masking is not None:
+            counts = [
+                masking.chosen(self.tokens[start:stop].astype(np.int64), row=row, epoch=epoch).sum()
+                for row, start, stop, epoch in zip(
+                    rows.tolist(), starts.tolist(), stops.tolist(), _epochs(rows, epochs), strict=True
+                )
+            ]
+            return np.array(counts, dtype=np.int64)
         if self.mask is not None:
             return self._targets_before[stops + 1] - self._targets_before[starts + 1]
         # inputs, less those whose next token begins a document
         begun = np.searchsorted(self.boundaries, stops, side="right")
         return (stops - starts) - (begun - np.searchsorted(self.boundaries, starts, side="right"))
 
-    def batch(self, rows: Sequence[int] | Int64, seq_len: int) -> MicroBatch:
-        """Some rows as arrays [B, T]; short rows are filled up with padding that is no target."""
+    def batch(
+        self,
+        rows: Sequence[int] | Int64,
+        seq_len: int,
+        *,
+        masking: Masking | None = None,
+        epochs: Int64 | None = None,
+    ) -> MicroBatch:
+        """Some rows as arrays [B, T]; short rows are filled up with padding that is no target.
+
+        Args:
+            rows: their numbers.
+            seq_len: T.
+            masking: hides tokens and makes those the targets, in the place of the next tokens.
+            epochs: the pass that each row is in, int64 like `rows`; None: the fixed masks of an evaluation.
+        """
         rows = np.asarray(rows, dtype=np.int64)
         fit = self.fit(seq_len)
         batch = self.padding(len(rows), seq_len)
+        passes = _epochs(rows, epochs)
         for i, (start, stop) in enumerate(zip(fit.starts[rows].tolist(), fit.stops[rows].tolist(), strict=True)):
             used = stop - start
             piece = self.tokens[start : stop + 1].astype(np.int64)
@@ -175,7 +208,11 @@ class TokenStream:
             origin = np.zeros(used, dtype=np.int64)
             inside = begins[begins < used]
             origin[inside] = inside
-            batch.input_ids[i, :used] = piece[:-1]
+            inputs = piece[:-1]
+            if masking is not None:
+                hidden, chosen = masking.hide(inputs, row=int(rows[i]), epoch=passes[i])
+                inputs, targets = hidden, np.where(chosen, inputs, IGNORED)
+            batch.input_ids[i, :used] = inputs
             batch.targets[i, :used] = targets
             batch.position_ids[i, :used] = positions - np.maximum.accumulate(origin)
             batch.position_ids[i, used:] = np.arange(seq_len - used)
@@ -190,7 +227,14 @@ class TokenStream:
         )
 
     def batches(
-        self, seq_len: int, batch_size: int, *, rank: int = 0, world_size: int = 1, max_rows: int | None = None
+        self,
+        seq_len: int,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        max_rows: int | None = None,
+        masking: Masking | None = None,
     ) -> Iterator[MicroBatch]:
         """Every row once, in order, for an evaluation; the ranks' batches together are the whole part.
 
@@ -201,6 +245,7 @@ class TokenStream:
             batch_size: rows a batch and rank.
             rank, world_size: which share.
             max_rows: take that many rows, evenly spread over the part, instead of all.
+            masking: with the masks that it keeps for evaluations.
         """
         count = self.rows(seq_len)
         rows = np.arange(count, dtype=np.int64)
@@ -208,7 +253,11 @@ class TokenStream:
             rows = np.linspace(0, count - 1, max_rows).round().astype(np.int64)
         for start in range(0, len(rows), batch_size * world_size):
             mine = np.array_split(rows[start : start + batch_size * world_size], world_size)[rank]
-            yield self.batch(mine, seq_len) if len(mine) else self.padding(1, seq_len)
+            yield self.batch(mine, seq_len, masking=masking) if len(mine) else self.padding(1, seq_len)
+
+
+def _epochs(rows: Int64, epochs: Int64 | None) -> list[int] | list[None]:
+    return [None] * len(rows) if epochs is None else epochs.tolist()
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
