@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nbllm.adapters import attached
 from nbllm.errors import UsageError
+from nbllm.model import is_masked
 from nbllm.sample.compiled import Compiled
 from nbllm.sample.prefixes import Prefixes
 from nbllm.sample.slots import Slots
@@ -40,7 +41,7 @@ class Forward:
         model: a causal language model of transformers.
 
     Raises:
-        UsageError: it is an encoder-decoder.
+        UsageError: it is an encoder-decoder, or a masked model, which only fills in hidden tokens.
     """
 
     name = "torch"
@@ -50,6 +51,11 @@ class Forward:
         config = model.config.get_text_config()
         if getattr(config, "is_encoder_decoder", False):
             raise UsageError("Encoder-decoder models can't be sampled from", received=type(model).__name__)
+        if is_masked(model):
+            raise UsageError(
+                f"{type(model).__name__} is a masked model: it fills in hidden tokens and can't continue a text",
+                next="Train a causal one, for example %llm_train --model llama-nano",
+            )
         taken = inspect.signature(model.forward).parameters
         self._cache_name = next((name for name in _CACHE_NAMES if name in taken), None)
         self._takes_positions = "position_ids" in taken

@@ -16,7 +16,7 @@ from nbllm.errors import UsageError, did_you_mean
 from nbllm.train.parallel.names import check_machines, check_plan
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "objective": ("clm",),
+    "objective": ("auto", "clm", "mlm"),
     "loss": ("ce", "focal"),
     "optimizer": ("auto", "adamw", "muon"),
     "schedule": ("cosine", "wsd", "linear", "constant"),
@@ -82,8 +82,8 @@ class TrainConfig:
     """A preset, a folder with a transformers model, or a name on the hub."""
     tokenizer: str | None = None
     """Tokenizer of the shards: a name in the store or a folder; None: the one named in the shards' parents."""
-    objective: Literal["clm"] = "clm"
-    """What is predicted: `clm`, the next token."""
+    objective: Literal["auto", "clm", "mlm"] = "auto"
+    """What is predicted: `clm`, the next token; `mlm`, hidden tokens; `auto`: as the model's architecture does."""
     loss: Literal["ce", "focal"] = "ce"
     """Cross-entropy, or focal loss (Lin et al. 2017, https://arxiv.org/abs/1708.02002)."""
     label_smoothing: float = 0.0

@@ -2,6 +2,7 @@
 
 Plain cross-entropy whatever loss is trained. Bits a byte is the sum of nats over the bytes of the held-out text, so
 that models with different tokenizers compare. Where only some rows are taken, so is the same share of the bytes.
+A masked model is asked for the hidden tokens, the same ones each time; bits a byte aren't defined there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from nbllm.shards import MicroBatch, TokenStream
+from nbllm.shards import Masking, MicroBatch, TokenStream
 from nbllm.train.losses import target_count
 
 
@@ -26,7 +27,7 @@ class Evaluation:
     loss: float
     """Cross-entropy, nats a target token."""
     bits_per_byte: float | None
-    """Bits a byte of text; None where the text has no bytes."""
+    """Bits a byte of text; None where the text has no bytes, and for a masked model."""
     targets: int
     """Tokens predicted."""
 
@@ -43,6 +44,7 @@ def evaluate(
     group: dist.ProcessGroup | None = None,
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[None]],
+    masking: Masking | None = None,
 ) -> Evaluation | None:
     """A collective call; the same result on every process, None where the stream has nothing to predict.
 
@@ -56,13 +58,17 @@ def evaluate(
         group: the processes with different shares; None: all.
         device: where the model is.
         autocast: the run's precision.
+        masking: of a masked model.
     """
     total = torch.zeros(2, dtype=torch.float64)  # nats, targets
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            for batch in stream.batches(seq_len, batch_size, rank=rank, world_size=world_size, max_rows=max_rows):
+            batches = stream.batches(
+                seq_len, batch_size, rank=rank, world_size=world_size, max_rows=max_rows, masking=masking
+            )
+            for batch in batches:
                 ids, targets, positions = to_device(batch, device)
                 with autocast():
                     nats = model(ids, targets, positions, plain=True)
@@ -72,7 +78,7 @@ def evaluate(
     nats, count = _sum_over_processes(total, device, world_size, group)
     if count == 0:
         return None
-    text_bytes = stream.text_bytes * count / stream_targets(stream, seq_len)
+    text_bytes = 0.0 if masking is not None else stream.text_bytes * count / stream_targets(stream, seq_len)
     return Evaluation(
         loss=nats / count, bits_per_byte=nats / math.log(2) / text_bytes if text_bytes else None, targets=int(count)
     )

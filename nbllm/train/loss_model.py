@@ -1,4 +1,4 @@
-"""A causal language model and the loss of its targets in one module, so that the logits needn't exist.
+"""A language model and the loss of its targets in one module, so that the logits needn't exist.
 
 Called as one module, so that whatever wraps it (autocast, DistributedDataParallel, sharding, compile) sees the head's
 weight used inside its forward pass. The fused form takes the decoder's hidden states and the head's weight; it is used
@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from nbllm.errors import UsageError
+from nbllm.model import is_masked
 from nbllm.ops import linear_cross_entropy
-from nbllm.train.losses import loss_sum
+from nbllm.train.experts import ExpertBalance
+from nbllm.train.losses import IGNORED, loss_sum
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,6 +44,8 @@ class LossModel(nn.Module):
         super().__init__()
         self.model = model
         self.settings = settings
+        self.balance = ExpertBalance(model)
+        """What balances a mixture of experts; its loss is added in training."""
         self.softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
         self.fused = "off"
         """What is active: `torch` (the chunked linear loss) or `off` (all logits)."""
@@ -68,6 +72,19 @@ class LossModel(nn.Module):
             plain: cross-entropy, whatever the settings.
         """
         settings: dict[str, float] = {} if plain else self.settings
+        if not self.balance.experts:
+            return self._nats(input_ids, targets, positions, factor, settings)
+        with self.balance.watching():
+            nats = self._nats(input_ids, targets, positions, factor, settings)
+        balancing = None if plain else self.balance.loss_sum(targets != IGNORED)
+        if balancing is None:
+            return nats
+        return nats + (balancing if factor is None else balancing * factor)
+
+    def _nats(
+        self, input_ids: Tensor, targets: Tensor, positions: Tensor, factor: Tensor | None, settings: dict[str, float]
+    ) -> Tensor:
+        """The loss of the targets alone."""
         if self.fused == "off":
             logits = self.model(input_ids=input_ids, position_ids=positions, use_cache=False).logits
             nats = loss_sum(logits, targets, **settings)
@@ -118,6 +135,8 @@ class LossModel(nn.Module):
 
 def _head_problem(model: PreTrainedModel) -> str | None:
     """Why the head's weight can't be used alone; None where it can."""
+    if is_masked(model):
+        return "a masked model's head is more than a linear layer"
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear:
         kind = type(head).__name__

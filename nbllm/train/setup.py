@@ -17,7 +17,16 @@ from torch import nn
 
 from nbllm import adapters
 from nbllm.errors import DataError, NotFoundError, RunError, UsageError
-from nbllm.model import PRESETS, build, check_packing, find_blocks, is_adapter_folder, load
+from nbllm.model import (
+    PRESETS,
+    build,
+    check_packing,
+    find_blocks,
+    is_adapter_folder,
+    is_masked,
+    load,
+    separate_documents,
+)
 from nbllm.shards import Shards
 from nbllm.store import Store
 from nbllm.train import precision
@@ -148,6 +157,8 @@ def make_model(config: TrainConfig, shards: Shards, checkpoint: Checkpoint | Non
         )
         if checkpoint is not None:
             adapters.load_weights(model, checkpoint.path)
+    if is_masked(model):
+        separate_documents(model)
     check_packing(model, vocab_size=meta["vocab_size"])
     return model.train()
 

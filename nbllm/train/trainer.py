@@ -27,6 +27,7 @@ from nbllm.train import checkpoint as disk
 from nbllm.train import state
 from nbllm.train.config import TrainConfig
 from nbllm.train.evaluation import Evaluation, evaluate, to_device
+from nbllm.train.filled import filled_in
 from nbllm.train.journal import Journal
 from nbllm.train.loss_model import LossModel
 from nbllm.train.optimizer import Optimizers
@@ -59,6 +60,8 @@ class Progress:
     """Time since the run's first step, without pauses and without the time between two starts."""
     skipped: int = 0
     """Steps in a row that weren't taken because the gradient wasn't finite."""
+    skipped_in_all: int = 0
+    """Steps that weren't taken for that reason since the run's first."""
     eval_step: int = -1
     """Step of the newest evaluation."""
     eval_loss: float | None = None
@@ -202,7 +205,10 @@ class Trainer:
         # fp16's scaler looks for its scale by such steps
         taken = math.isfinite(norm)
         progress.skipped = 0 if taken else progress.skipped + 1
+        progress.skipped_in_all += not taken
         seconds = time.perf_counter() - began
+        experts = self._experts(batch.target_count)
+        loss -= experts.get("balance_loss", 0.0)
         event: dict[str, Any] = {
             "loss": loss,
             "lr": lr,
@@ -214,6 +220,10 @@ class Trainer:
         }
         if not taken:
             event["skipped"] = True
+        if self.accelerator.scaler is not None:
+            event["scale"] = self.accelerator.scaler.get_scale()
+            event["skipped_steps"] = progress.skipped_in_all
+        event |= experts
         self._write("step", step=progress.step, **event)
         self._track({"train/loss": loss, "train/lr": lr, "train/grad_norm": norm})
         if progress.skipped > _SKIPPED_AT_MOST:
@@ -239,14 +249,24 @@ class Trainer:
             for member in self.optimizers:
                 scaler.unscale_(member)
         norm = self.parallel.clip(self.optimizers.parameters, self.config.clip)
-        for member in self.optimizers:
-            if scaler is not None:
-                scaler.step(member)
-            elif math.isfinite(norm):
-                member.step()
+        if math.isfinite(norm):  # for all members or for none: one alone would take a step of momentum
+            for member in self.optimizers:
+                member.step() if scaler is None else scaler.step(member)
         if scaler is not None:
             scaler.update()
         return float(total) / max(batch.target_count, 1), norm
+
+    def _experts(self, target_count: int) -> dict[str, Any]:
+        """For a mixture of experts: its balancing loss, and each expert's share of the tokens. A collective call."""
+        total = self.inner.balance.take()
+        if total is None:
+            return {}
+        self.parallel.sum_over_data(total)
+        loss, *shares, tokens = total.tolist()
+        return {
+            "balance_loss": loss / max(target_count, 1),
+            "expert_shares": [round(share / max(tokens, 1.0), 4) for share in shares],
+        }
 
     def _evaluate(self) -> None:
         result: Evaluation | None = evaluate(
@@ -260,6 +280,7 @@ class Trainer:
             group=self.parallel.data_group,
             device=self.device,
             autocast=self.accelerator.autocast,
+            masking=self.loader.masking,
         )
         progress = self.progress
         progress.eval_step = progress.step
@@ -278,10 +299,20 @@ class Trainer:
             self._sample(whole)
 
     def _sample(self, model: PreTrainedModel) -> None:
-        """Shows how the model goes on from the beginning of a held-out document; the same random numbers each time."""
+        """Shows how the model goes on from the beginning of a held-out document; the same random numbers each time.
+
+        A masked model shows what it fills in.
+        """
         from nbllm.sample import SamplingParameters, generate
 
         stream = self.shards.held_out
+        if self.loader.masking is not None:
+            with self.accelerator.autocast():
+                asked, answered = filled_in(
+                    model, self.tokenizer, stream, masking=self.loader.masking, seq_len=self.config.seq_len
+                )
+            self._write("sample", step=self.progress.step, prompt=asked, text=answered)
+            return
         length = min(_SAMPLE_PROMPT_TOKENS, self.config.seq_len // 2)
         prompt = [int(token) for token in stream.tokens[: min(length, int(stream.boundaries[1]) - 1)]]
         parameters = SamplingParameters(max_new_tokens=min(_SAMPLE_TOKENS, self.config.seq_len - length))

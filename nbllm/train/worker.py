@@ -28,13 +28,15 @@ import torch.distributed as dist
 from nbllm import adapters
 from nbllm.errors import NbllmError, NotFoundError, RunError, StoreError, UsageError
 from nbllm.model import PRESETS, parameter_count
-from nbllm.shards import Loader, Shards
+from nbllm.shards import Loader, Masking, Shards
 from nbllm.store import Manifest, Parent, Store, read_json, write_json
 from nbllm.train import checkpoint as disk
 from nbllm.train import locks, machines, parallel, setup
 from nbllm.train.config import TrainConfig
 from nbllm.train.journal import Journal
 from nbllm.train.loss_model import LossModel
+from nbllm.train.objective import choose as choose_objective
+from nbllm.train.objective import make_masking
 from nbllm.train.optimizer import Optimizers, default_lr
 from nbllm.train.plan import Plan, fit_steps, make_plan, steps_wanted
 from nbllm.train.trainer import Trainer, broadcast_float
@@ -110,6 +112,8 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
         raise RunError(f"{folder.name} has checkpoints already", next=f"Type %llm_train --resume {folder.name}")
     tokenizer = setup.load_tokenizer(config, store, shards)
     bare = setup.make_model(config, shards, checkpoint)
+    objective = choose_objective(config.objective, bare)
+    masking = make_masking(tokenizer, seed=config.seed) if objective == "mlm" else None
     if config.checkpointing:
         bare.gradient_checkpointing_enable({"use_reentrant": False})
     bare.to(accelerator.device)
@@ -119,6 +123,10 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
         "trained_parameters": parameter_count(bare, trainable=True),
     }
     inner = _with_loss(config, bare)
+    if config.parallel != "ddp" and (masking is not None or inner.balance.experts):
+        raise UsageError(
+            f"--parallel {config.parallel} isn't proven for {type(bare).__name__}", next="Use --parallel ddp"
+        )
     if config.compile:
         inner.compile()
     shared = parallel.make(config, accelerator)
@@ -130,7 +138,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     torch.manual_seed(config.seed * 1_000_003 + shared.data_rank)
 
     config = _split_as_begun(folder, config, shared.data_world)
-    loader = _loader(config, shards, shared.data_rank, shared.data_world)
+    loader = _loader(config, shards, shared.data_rank, shared.data_world, masking)
     generation = _generation(own_folder)
     trainer = Trainer(
         folder,
@@ -175,6 +183,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             optimizer=kind,
             lr=trainer.plan.lr,
             seq_len=config.seq_len,
+            objective=objective,
             fused=inner.fused,
             fused_why=inner.why,
         )
@@ -188,7 +197,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     return status
 
 
-def _loader(config: TrainConfig, shards: Shards, rank: int, world_size: int) -> Loader:
+def _loader(config: TrainConfig, shards: Shards, rank: int, world_size: int, masking: Masking | None) -> Loader:
     return Loader(
         shards.train,
         seq_len=config.seq_len,
@@ -198,6 +207,7 @@ def _loader(config: TrainConfig, shards: Shards, rank: int, world_size: int) -> 
         world_size=world_size,
         seed=config.seed,
         epochs=config.epochs,
+        masking=masking,
     )
 
 
@@ -295,7 +305,7 @@ def _seconds_a_step(trainer: Trainer) -> float:
     The fastest counts: a machine that is busy for a moment would make the run far too short.
     """
     parts = trainer.parallel
-    loader = _loader(trainer.config, trainer.shards, parts.data_rank, parts.data_world)
+    loader = _loader(trainer.config, trainer.shards, parts.data_rank, parts.data_world, trainer.loader.masking)
     random = torch.get_rng_state()
     scaler = trainer.accelerator.scaler
     scale = None if scaler is None else scaler.state_dict()
@@ -304,6 +314,7 @@ def _seconds_a_step(trainer: Trainer) -> float:
         began = time.perf_counter()
         trainer.update(loader.next_batch(), lr=0.0)
         seconds.append(time.perf_counter() - began)
+    trainer.inner.balance.take()
     for member in trainer.optimizers:
         member.state.clear()
     trainer.optimizers.zero_grad()
