@@ -162,6 +162,7 @@ class Session(Tuning):
             options: the fields of `nbllm.train.TrainConfig`, such as `steps`, `batch_size`, `lr`, `precision`.
         """
         from nbllm.model import PRESETS
+        from nbllm.train import objective
 
         source = self.current_corpus(corpus)
         if model in PRESETS:
@@ -174,6 +175,8 @@ class Session(Tuning):
             reference = self.models.reference(model)
             start_from, chosen = str(self.models.path(reference)), self.models.tokenizer(reference)
         config = new_config(self, options, model=start_from, held_out=held_out)
+        if objective.choose(config.objective, config.model) == "mlm":
+            objective.mask_token_id(chosen)  # before the corpus is encoded
         shards = new_shards(self, source, chosen, held_out)
         run = start_run(
             self,

@@ -35,6 +35,7 @@ class Optimizers:
         blocks = block_parameters(model)
         self.names: dict[int, str] = {}
         matrices: list[nn.Parameter] = []
+        stacks: list[nn.Parameter] = []  # of matrices, one an expert: Muon takes single ones only
         rest: list[nn.Parameter] = []
         for name, weight in model.named_parameters():
             if weight.requires_grad:
