@@ -20,7 +20,7 @@ def _run(call: Call) -> Any:
         raise UsageError(f"Only one of --{' and --'.join(acts)} at a time")
     if acts:
         return _act(call, acts[0])
-    options = arguments.only("model", "corpus", "tokenizer", *SHARED_KEYS)
+    options = arguments.only("model", "corpus", "tokenizer", "objective", *SHARED_KEYS)
     if not any(key in options for key in ("steps", "epochs", "tokens")):
         call.say("One pass over the corpus, or what about two minutes of this device allow.")
     before = now()
@@ -73,6 +73,12 @@ COMMAND = Command(
         ),
         Option(name="--corpus", help="the corpus; the current one by default", completes="corpus"),
         Option(name="--tokenizer", help="the tokenizer; the current one by default", completes="tokenizer"),
+        Option(
+            name="--objective",
+            help="what is predicted: the next token (clm) or hidden ones (mlm); auto: as the model does",
+            default="auto",
+            choices=("auto", "clm", "mlm"),
+        ),
         *SHARED_OPTIONS,
         Option(name="--attach", help="show a run again with its whole history", completes="run"),
         Option(name="--resume", help="on from a pause, else from the last checkpoint", completes="run"),

@@ -10,10 +10,6 @@ from nbllm.errors import Interrupted
 from nbllm.train.parallel.names import PLANS
 
 SHARED_OPTIONS = (
-    Option(
-        name="--objective", help="the next token, or hidden ones; as the model does", default="auto",
-        choices=("auto", "clm", "mlm"),
-    ),
     Option(name="--loss", help="cross-entropy, or focal", default="ce", choices=("ce", "focal")),
     Option(name="--label-smoothing", help="share of the target spread over all tokens", kind="number", default=0.0),
     Option(name="--focal-gamma", help="exponent of the focal loss", kind="number", default=2.0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nbllm.model.load import adapter_base, dtype_name, is_adapter_folder, load, torch_dtype
-from nbllm.model.masked import is_masked, separate_documents
+from nbllm.model.masked import head_transform, is_masked, separate_documents
 from nbllm.model.presets import PRESETS, Preset, build, find_preset
 from nbllm.model.structure import best_device, block_parameters, check_packing, find_blocks, parameter_count
 
@@ -26,6 +26,7 @@ __all__ = [
     "dtype_name",
     "find_blocks",
     "find_preset",
+    "head_transform",
     "is_adapter_folder",
     "is_masked",
     "load",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
 
 def is_masked(model: Any) -> bool:
@@ -40,12 +41,21 @@ def document_mask(position_ids: Tensor, *, dtype: Any = None) -> Tensor:
     return torch.zeros(same.shape, dtype=dtype, device=same.device).masked_fill(~same, torch.finfo(dtype).min)
 
 
-def separate_documents(model: nn.Module) -> None:
+def separate_documents(model: PreTrainedModel) -> None:
     """From now on, position ids that are given to this masked model without a mask of their own make one.
 
     A mask of bool for sdpa; for eager, which transformers gives no such mask, what is added to the scores.
     """
-    model.register_forward_pre_hook(_with_mask, with_kwargs=True)
+    model.base_model.register_forward_pre_hook(_with_mask, with_kwargs=True)
+
+
+def head_transform(model: Any) -> nn.Module | None:
+    """What a masked model does with hidden states [..., D] before its last linear layer; None where that isn't known.
+
+    BERT and ModernBERT are.
+    """
+    found: nn.Module | None = getattr(getattr(getattr(model, "cls", None), "predictions", None), "transform", None)
+    return getattr(model, "head", None) if found is None else found
 
 
 def _with_mask(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -175,6 +175,7 @@ class Session(Tuning):
             reference = self.models.reference(model)
             start_from, chosen = str(self.models.path(reference)), self.models.tokenizer(reference)
         config = new_config(self, options, model=start_from, held_out=held_out)
+        objective.check_parallel(config.parallel, config.model)
         if objective.choose(config.objective, config.model) == "mlm":
             objective.mask_token_id(chosen)  # before the corpus is encoded
         shards = new_shards(self, source, chosen, held_out)

@@ -1,8 +1,9 @@
 """A language model and the loss of its targets in one module, so that the logits needn't exist.
 
 Called as one module, so that whatever wraps it (autocast, DistributedDataParallel, sharding, compile) sees the head's
-weight used inside its forward pass. The fused form takes the decoder's hidden states and the head's weight; it is used
-only where a small batch proves that this gives the model's own loss. Knows nothing of optimizers or data.
+weight used inside its forward pass. The fused form takes the decoder's hidden states and the head's weight (a masked
+model's: those of the hidden tokens alone); it is used only where a small batch proves that this gives the model's own
+loss. Knows nothing of optimizers or data.
 
 Shapes: B rows, T positions, D width, V vocabulary.
 """
@@ -16,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from nbllm.errors import UsageError
-from nbllm.model import is_masked
-from nbllm.ops import linear_cross_entropy
+from nbllm.model import head_transform, is_masked
+from nbllm.ops import IGNORED, linear_cross_entropy
 from nbllm.train.experts import ExpertBalance
-from nbllm.train.losses import IGNORED, loss_sum
+from nbllm.train.losses import loss_sum
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -47,6 +48,7 @@ class LossModel(nn.Module):
         self.balance = ExpertBalance(model)
         """What balances a mixture of experts; its loss is added in training."""
         self.softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
+        self._masked = is_masked(model)
         self.fused = "off"
         """What is active: `torch` (the chunked linear loss) or `off` (all logits)."""
         self.why = "asked for"
@@ -89,9 +91,15 @@ class LossModel(nn.Module):
             logits = self.model(input_ids=input_ids, position_ids=positions, use_cache=False).logits
             nats = loss_sum(logits, targets, **settings)
             return nats if factor is None else nats * factor
-        decoder = self.model.get_decoder()
-        hidden = decoder(input_ids=input_ids, position_ids=positions, use_cache=False).last_hidden_state  # [B, T, D]
-        return self.from_hidden(hidden, targets, factor, settings)
+        if not self._masked:
+            decoder = self.model.get_decoder()
+            hidden = decoder(input_ids=input_ids, position_ids=positions, use_cache=False).last_hidden_state
+            return self.from_hidden(hidden, targets, factor, settings)
+        hidden = self.model.base_model(input_ids=input_ids, position_ids=positions).last_hidden_state  # [B, T, D]
+        asked = targets != IGNORED  # about one row in seven: the others' part of the head is spared
+        transform = head_transform(self.model)
+        assert transform is not None
+        return self.from_hidden(transform(hidden[asked]), targets[asked], factor, settings)
 
     def from_hidden(
         self, hidden: Tensor, targets: Tensor, factor: Tensor | None, settings: Mapping[str, float]
@@ -135,12 +143,12 @@ class LossModel(nn.Module):
 
 def _head_problem(model: PreTrainedModel) -> str | None:
     """Why the head's weight can't be used alone; None where it can."""
-    if is_masked(model):
-        return "a masked model's head is more than a linear layer"
+    if is_masked(model) and head_transform(model) is None:
+        return "what a masked model of this kind does before its last linear layer isn't known"
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear:
         kind = type(head).__name__
         return f"the head is a {kind} with weights of its own (an adapter or a quantised layer), not a linear layer"
-    if model.get_decoder() is model:
+    if (model.base_model if is_masked(model) else model.get_decoder()) is model:
         return "the model has no decoder apart from its head"
     return None

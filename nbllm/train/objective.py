@@ -45,6 +45,20 @@ def choose(wanted: str, model: Any) -> Objective:
     return "mlm" if masked else "clm"
 
 
+def check_parallel(parallel: str, model: Any) -> None:
+    """Raises UsageError for a plan that isn't proven for masked models and mixtures of experts.
+
+    Args:
+        parallel: a name of `nbllm.train.parallel.PLANS`.
+        model: as for `choose`.
+    """
+    if parallel == "ddp":
+        return
+    what = "masked models" if _is_masked(model) else "mixtures of experts" if _has_experts(model) else None
+    if what:
+        raise UsageError(f"--parallel {parallel} isn't proven for {what}", next="Use --parallel ddp")
+
+
 def make_masking(tokenizer: Tokenizer, *, seed: int) -> Masking:
     """The masking of a run.
 
@@ -75,10 +89,22 @@ def _is_masked(model: Any) -> bool | None:
         return is_masked(model)
     if str(model) in PRESETS:
         return PRESETS[str(model)].masked
-    config = Path(model).expanduser() / "config.json"
-    if not config.is_file():
+    config = _stored_config(model)
+    if config is None:
         return None
-    return any(name.endswith("ForMaskedLM") for name in read_json(config).get("architectures") or ())
+    return any(name.endswith("ForMaskedLM") for name in config.get("architectures") or ())
+
+
+def _has_experts(model: Any) -> bool:
+    if str(model) in PRESETS:
+        return PRESETS[str(model)].experts > 0
+    config = (_stored_config(model) or {}) if isinstance(model, (str, Path)) else vars(model.config)
+    return any(config.get(name) for name in ("num_local_experts", "num_experts"))
+
+
+def _stored_config(model: str | Path) -> dict[str, Any] | None:
+    config = Path(model).expanduser() / "config.json"
+    return read_json(config) if config.is_file() else None
 
 
 def _name(model: Any) -> str:

@@ -1,5 +1,6 @@
 """The optimizers of a run: AdamW, or Muon for the matrices inside the blocks with AdamW for the rest.
 
+Experts whose matrices lie in one stack are among the rest, decayed as matrices are: torch's Muon takes single ones.
 Muon's update is scaled to the root mean square of AdamW's ("Muon is scalable for LLM training", Liu et al. 2025,
 https://arxiv.org/abs/2502.16982), so that one learning rate serves both. Muon: Jordan et al. 2024,
 https://kellerjordan.github.io/posts/muon/.
@@ -40,7 +41,8 @@ class Optimizers:
         for name, weight in model.named_parameters():
             if weight.requires_grad:
                 self.names[id(weight)] = name
-                (matrices if id(weight) in blocks and weight.ndim == 2 else rest).append(weight)
+                inside = id(weight) in blocks and weight.ndim in (2, 3)
+                (rest if not inside else matrices if weight.ndim == 2 else stacks).append(weight)
         if not self.names:
             raise UsageError("This model has no weights to train", received=type(model).__name__)
         self.members: dict[str, torch.optim.Optimizer] = {}
@@ -49,10 +51,11 @@ class Optimizers:
             self.members["muon"] = torch.optim.Muon(
                 matrices, lr=0.0, weight_decay=weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
             )
-        elif matrices:
-            groups += _alike(matrices, weight_decay)
+        else:
+            stacks = matrices + stacks
+        groups += _alike(stacks, weight_decay)
         if groups:
-            fused = all(weight.device.type in ("cpu", "cuda") for weight in (*matrices, *rest))
+            fused = all(weight.device.type in ("cpu", "cuda") for weight in (*matrices, *stacks, *rest))
             self.members["adamw"] = torch.optim.AdamW(groups, lr=0.0, betas=_BETAS, fused=fused)
 
     def __iter__(self) -> Iterator[torch.optim.Optimizer]:

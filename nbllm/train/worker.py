@@ -31,12 +31,10 @@ from nbllm.model import PRESETS, parameter_count
 from nbllm.shards import Loader, Masking, Shards
 from nbllm.store import Manifest, Parent, Store, read_json, write_json
 from nbllm.train import checkpoint as disk
-from nbllm.train import locks, machines, parallel, setup
+from nbllm.train import locks, machines, objective, parallel, setup
 from nbllm.train.config import TrainConfig
 from nbllm.train.journal import Journal
 from nbllm.train.loss_model import LossModel
-from nbllm.train.objective import choose as choose_objective
-from nbllm.train.objective import make_masking
 from nbllm.train.optimizer import Optimizers, default_lr
 from nbllm.train.plan import Plan, fit_steps, make_plan, steps_wanted
 from nbllm.train.trainer import Trainer, broadcast_float
@@ -112,8 +110,9 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
         raise RunError(f"{folder.name} has checkpoints already", next=f"Type %llm_train --resume {folder.name}")
     tokenizer = setup.load_tokenizer(config, store, shards)
     bare = setup.make_model(config, shards, checkpoint)
-    objective = choose_objective(config.objective, bare)
-    masking = make_masking(tokenizer, seed=config.seed) if objective == "mlm" else None
+    goal = objective.choose(config.objective, bare)
+    objective.check_parallel(config.parallel, bare)
+    masking = objective.make_masking(tokenizer, seed=config.seed) if goal == "mlm" else None
     if config.checkpointing:
         bare.gradient_checkpointing_enable({"use_reentrant": False})
     bare.to(accelerator.device)
@@ -123,10 +122,6 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
         "trained_parameters": parameter_count(bare, trainable=True),
     }
     inner = _with_loss(config, bare)
-    if config.parallel != "ddp" and (masking is not None or inner.balance.experts):
-        raise UsageError(
-            f"--parallel {config.parallel} isn't proven for {type(bare).__name__}", next="Use --parallel ddp"
-        )
     if config.compile:
         inner.compile()
     shared = parallel.make(config, accelerator)
@@ -183,7 +178,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             optimizer=kind,
             lr=trainer.plan.lr,
             seq_len=config.seq_len,
-            objective=objective,
+            objective=goal,
             fused=inner.fused,
             fused_why=inner.why,
         )
