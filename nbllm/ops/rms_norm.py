@@ -20,7 +20,7 @@ from torch import Tensor
 from nbllm.errors import UsageError
 from nbllm.ops.backend import exact, runs_in_triton
 
-MOST_WIDE = 16384
+MOST_WIDE = 8192
 """The widest rows that the kernels hold in registers; wider ones take the definition."""
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from nbllm.ops.kernels.rows import power_of_two
 from nbllm.ops.token_losses import TINY
 
-_BLOCK = 4096
+_BLOCK = 2048
 _TINY = tl.constexpr(TINY)
 
 
