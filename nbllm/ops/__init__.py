@@ -1,7 +1,8 @@
 """Fused ops: the definition of each in plain PyTorch, and a form that needs less memory or time.
 
 Each is registered under torch.library, so that compile, autocast, checkpointing and sharding see one op; on a GPU
-their Triton kernels run. Knows torch, Triton only where a kernel is called, and nothing of models or training.
+they run in Triton kernels once `use_triton(True)` asks for these, which are not yet measured there. Knows torch,
+Triton only where a kernel is called, and nothing of models or training.
 """
 
 from __future__ import annotations

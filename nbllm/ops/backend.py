@@ -1,6 +1,7 @@
-"""What runs the ops on a GPU: Triton kernels where Triton can be used, else the definitions in PyTorch.
+"""What runs the ops on a GPU: the definitions in PyTorch, or Triton kernels where they were asked for.
 
-Knows whether Triton is there and what the process chose, not which op is faster: that is measured elsewhere.
+Knows whether Triton is there and what the process chose, not which op is faster: that is measured elsewhere. The
+kernels are not yet measured on a GPU, so nothing takes them by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 _KINDS = (torch.float32, torch.float16, torch.bfloat16)
-_chosen = True
+_chosen = False
 
 
 def triton_problem() -> str | None:
@@ -24,7 +25,7 @@ def triton_problem() -> str | None:
 
 
 def use_triton(wanted: bool) -> None:
-    """Lets this process's ops on a GPU use Triton's kernels, as they do from the start, or not."""
+    """Lets this process's ops on a GPU run in Triton's kernels from now on, or in the definitions as from the start."""
     global _chosen
     _chosen = wanted
 

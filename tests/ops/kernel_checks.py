@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nbllm.ops import add_rms_norm, linear_cross_entropy, rms_norm, rope, swiglu
+from nbllm.ops import add_rms_norm, linear_cross_entropy, rms_norm, rope, swiglu, use_triton
 from nbllm.ops.kernels import rms_norm as norm_kernels
 from nbllm.ops.kernels import rope as rope_kernels
 from nbllm.ops.kernels import swiglu as swiglu_kernels
@@ -236,6 +236,7 @@ def check_through_autograd() -> None:
     for op in (module._sum, module._losses):  # type: ignore[attr-defined]
         cuda = op._backend_fns["cuda"]
         op.register_kernel("cpu")(cuda)
+    use_triton(True)
     called = []
     original = module.chunks  # type: ignore[attr-defined]
     module.chunks = lambda *args: called.append(1) or original(*args)  # type: ignore[attr-defined]

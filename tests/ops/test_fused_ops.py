@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nbllm.errors import UsageError
-from nbllm.ops import add_rms_norm, rms_norm, rope, swiglu
+from nbllm.ops import add_rms_norm, rms_norm, rope, swiglu, use_triton
+from nbllm.ops.backend import runs_in_triton
 
 norm_room, swiglu_room, rope_room = (sys.modules[f"nbllm.ops.{name}"] for name in ("rms_norm", "swiglu", "rope"))
 
@@ -139,3 +140,15 @@ def test_what_doesnt_fit_is_refused() -> None:
         rope(numbers(2, 3, 5, 6), numbers(2, 3, 4, 6), cos, cos)
     with pytest.raises(UsageError, match="no gradient to cos"):
         rope(numbers(2, 3, 5, 6), numbers(2, 3, 5, 6), cos.clone().requires_grad_(), cos)
+
+
+def test_the_kernels_wait_until_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    x = numbers(4, 8).float()
+    assert not runs_in_triton(x)
+    use_triton(True)
+    try:
+        assert runs_in_triton(x)
+        assert not runs_in_triton(x, x.double())
+    finally:
+        use_triton(False)

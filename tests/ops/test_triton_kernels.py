@@ -19,7 +19,8 @@ GROUPS = (
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton isn't installed here: nothing is checked"
+    importlib.util.find_spec("triton") is None and not ("CI" in os.environ and sys.platform == "linux"),
+    reason="Triton isn't installed here: nothing is checked",
 )
 @pytest.mark.parametrize("names", GROUPS, ids="+".join)
 def test_kernels_are_as_near_to_float64_as_plain_pytorch(names: tuple[str, ...]) -> None:
