@@ -1,4 +1,4 @@
-"""`%llm_panel`: which panel is asked for; the magics show it."""
+"""`%llm_panel`: which panel is asked for, or all of them; the magics show it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PANELS = ("clean", "train", "generate", "attention", "tokenizer", "session")
 class PanelRequest:
     """A panel that a front end should show."""
 
-    name: str
-    """One of `PANELS`."""
+    name: str | None
+    """One of `PANELS`; None for all of them as tabs."""
 
 
 def _run(call: Call) -> PanelRequest:
@@ -24,8 +24,8 @@ def _run(call: Call) -> PanelRequest:
 
 COMMAND = Command(
     name="llm_panel",
-    summary="show a panel: cleaning, the current run, sampling with sliders, attention, tokenizer, session",
-    example="%llm_panel generate",
-    options=(Option(name="panel", help="which", default="session", choices=PANELS, completes="panel"),),
+    summary="show a panel, such as the current run or sampling with sliders; without a name all of them, as tabs",
+    example="%llm_panel generate\n%llm_panel",
+    options=(Option(name="panel", help="which; none: all as tabs", choices=PANELS, completes="panel"),),
     run=_run,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nbllm.commands import Command
@@ -147,33 +147,32 @@ class Display:
         self._shown.add(id(run))
         show_run(run, reference_bits_per_byte=nbllm.session().compressed_reference(run).get("xz"))
 
-    def _panel(self, name: str, session: Any) -> None:
+    def _panel(self, name: str | None, session: Any) -> None:
         from IPython.display import display
 
+        shows: dict[str, Callable[[], None]] = {
+            "clean": lambda: panels.show_clean(session),
+            "tokenizer": lambda: panels.show_tokenizer(session),
+            "train": lambda: self._current_run(session),
+            "generate": lambda: panels.show_generate(session),
+            "attention": lambda: panels.show_attention(session),
+        }
+        if name == "session" or (name is None and not self.live):
+            display(session.card())
+            return
+        from nbllm import panels
+
+        if name is None:
+            panels.show_tabs(session, shows)
+        else:
+            shows[name]()
+
+    def _current_run(self, session: Any) -> None:
         from nbllm.errors import NotFoundError
 
-        if name == "session":
-            display(session.card())
-        elif name == "train":
-            if session.run is None:
-                raise NotFoundError("There is no run yet", next="Start one with %llm_train")
-            self._show_run(session.run)
-        elif name == "attention":
-            from nbllm.panels import show_attention
-
-            show_attention(session)
-        elif name == "clean":
-            from nbllm.panels import show_clean
-
-            show_clean(session)
-        elif name == "tokenizer":
-            from nbllm.panels import show_tokenizer
-
-            show_tokenizer(session)
-        else:
-            from nbllm.panels import show_generate
-
-            show_generate(session)
+        if session.run is None:
+            raise NotFoundError("There is no run yet", next="Start one with %llm_train")
+        self._show_run(session.run)
 
     def _attention(self, request: AttentionRequest, session: Any) -> None:
         from nbllm.panels import show_attention

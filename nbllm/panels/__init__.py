@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nbllm.panels.lens import show_lens
     from nbllm.panels.model import show_model
     from nbllm.panels.registry import close_all
+    from nbllm.panels.tabs import show_tabs
     from nbllm.panels.tokenizer import show_tokenizer
     from nbllm.panels.train import show_run, static_html, static_text
 
@@ -26,6 +27,7 @@ __all__ = [
     "show_lens",
     "show_model",
     "show_run",
+    "show_tabs",
     "show_tokenizer",
     "static_html",
     "static_text",
@@ -39,6 +41,7 @@ _HOMES = {
     "show_lens": "lens",
     "show_model": "model",
     "show_run": "train",
+    "show_tabs": "tabs",
     "show_tokenizer": "tokenizer",
     "static_html": "train",
     "static_text": "train",

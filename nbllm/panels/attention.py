@@ -16,7 +16,7 @@ import anywidget
 import numpy as np
 
 from nbllm.errors import NbllmError, UsageError
-from nbllm.panels import attention_face, attention_scale, registry, source
+from nbllm.panels import attention_face, attention_scale, place, registry, source
 from nbllm.panels.attention_view import SCORES, Side, Wanted, encode, encode_thumbnails
 from nbllm.panels.face import Face
 
@@ -55,16 +55,13 @@ def show_attention(
             raise UsageError("A panel needs a Jupyter notebook", next='Type %llm_attention "text" here')
         print(attention_face.as_text(sides, *chosen, pinned=sides[0].tokens - 1))
         return
-    from IPython.display import publish_display_data
-
     if not sides:
         before = [panel for panel in registry.live("attention") if panel.session is session]
         sides = list(before[-1].sides) if before else []
         chosen = (before[-1].layer, before[-1].head) if before else (0, 0)
     panel = AttentionPanel(session, sides, layer=chosen[0], head=chosen[1])
     registry.enter("attention", f"{id(session)}", panel)
-    view = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
-    publish_display_data({"application/vnd.jupyter.widget-view+json": view})
+    place.present(panel)
     panel.start()
 
 

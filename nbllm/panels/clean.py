@@ -16,7 +16,7 @@ import anywidget
 import numpy as np
 
 from nbllm.errors import NotFoundError, UsageError
-from nbllm.panels import registry, source
+from nbllm.panels import place, registry, source
 from nbllm.panels.clean_face import as_html, as_text, pieces, printable
 from nbllm.panels.face import Face
 
@@ -35,12 +35,9 @@ def show_clean(session: Any) -> None:
     if not registry.has_kernel():
         print(as_text(session.corpus))
         return
-    from IPython.display import publish_display_data
-
     panel = CleanPanel(session)
     registry.enter("clean", f"{id(session)}", panel)
-    view = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
-    publish_display_data({"application/vnd.jupyter.widget-view+json": view})
+    place.present(panel)
     panel.start()
 
 

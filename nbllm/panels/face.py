@@ -29,13 +29,13 @@ class Face:
     _shown: tuple[str, str] | None = None
 
     def show(self, body: str, text: str) -> None:
-        """Displays the face.
+        """Displays the face; one that is on the page already, since a place was kept for it, is brought up to date.
 
         Args:
             body: HTML in which all text from data is escaped.
             text: the same in plain text.
         """
-        self._publish(body, text, update=False)
+        self._publish(body, text, update=self._shown is not None)
 
     def update(self, body: str, text: str, *, again: bool = False) -> None:
         """Puts new content in the place of the old, where it differs or is to be sent again."""

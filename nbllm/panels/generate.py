@@ -12,7 +12,7 @@ from typing import Any
 import anywidget
 
 from nbllm.errors import NotFoundError, UsageError
-from nbllm.panels import generate_face, registry, source
+from nbllm.panels import generate_face, place, registry, source
 from nbllm.panels.face import Face
 from nbllm.panels.generate_sampler import Sampler, Wish, one_line
 from nbllm.panels.generate_settings import setting, values
@@ -37,13 +37,10 @@ def show_generate(session: Any, *, prompt: str = "") -> None:
     """
     if not registry.has_kernel():
         raise UsageError("A panel with sliders needs a Jupyter notebook", next='Type %llm_generate "text" here')
-    from IPython.display import publish_display_data
-
     before = [panel for panel in registry.live("generate") if panel.session is session]
     panel = GeneratePanel(session, prompt=prompt or (before[-1].sampler.prompt if before else ""))
     registry.enter("generate", f"{id(session)}", panel)
-    view = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
-    publish_display_data({"application/vnd.jupyter.widget-view+json": view})
+    place.present(panel)
     panel.start()
 
 

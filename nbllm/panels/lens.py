@@ -14,7 +14,7 @@ import anywidget
 import numpy as np
 
 from nbllm.errors import NbllmError
-from nbllm.panels import lens_face, registry, source
+from nbllm.panels import lens_face, place, registry, source
 from nbllm.panels.face import Face
 
 
@@ -30,12 +30,9 @@ def show_lens(session: Any, lens: Any, *, text: str, wanted: dict[str, Any] | No
     if not registry.has_kernel():
         print(lens_face.as_text(lens))
         return
-    from IPython.display import publish_display_data
-
     panel = LensPanel(session, lens, text=text, wanted=wanted)
     registry.enter("lens", f"{id(session)}", panel)
-    view = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
-    publish_display_data({"application/vnd.jupyter.widget-view+json": view})
+    place.present(panel)
     panel.start()
 
 

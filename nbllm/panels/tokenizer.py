@@ -13,7 +13,7 @@ from typing import Any
 import anywidget
 
 from nbllm.errors import NotFoundError, UsageError
-from nbllm.panels import registry, source
+from nbllm.panels import place, registry, source
 from nbllm.panels.face import Face
 from nbllm.panels.tokenizer_data import encode_segments, encode_strip, names, search, tree_rows
 
@@ -38,13 +38,10 @@ def show_tokenizer(session: Any, *, text: str = "") -> None:
         raise NotFoundError("There is no tokenizer yet", next="Make one with %llm_tokenizer train")
     if not registry.has_kernel():
         raise UsageError("This panel needs a Jupyter notebook", next='Type %llm_tokenizer inspect "text" here')
-    from IPython.display import publish_display_data
-
     before = [panel for panel in registry.live("tokenizer") if panel.session is session]
     panel = TokenizerPanel(session, text=text or (before[-1].text if before else FIRST_TEXT))
     registry.enter("tokenizer", f"{id(session)}", panel)
-    view = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
-    publish_display_data({"application/vnd.jupyter.widget-view+json": view})
+    place.present(panel)
     panel.start()
 
 

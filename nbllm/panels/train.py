@@ -22,7 +22,7 @@ from typing import Any
 import anywidget
 
 from nbllm.errors import NbllmError, UsageError
-from nbllm.panels import registry, run_face, source
+from nbllm.panels import place, registry, run_face, source
 from nbllm.panels.face import Face
 from nbllm.panels.history import RunHistory
 
@@ -45,12 +45,9 @@ def show_run(run: Any, *, reference_bits_per_byte: float | None = None) -> None:
     if not registry.has_kernel():
         print(static_text(run, reference_bits_per_byte=reference_bits_per_byte))
         return
-    from IPython.display import publish_display_data
-
     panel = TrainPanel(run, reference_bits_per_byte=reference_bits_per_byte)
     registry.enter("train", str(run.name), panel)
-    view = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
-    publish_display_data({"application/vnd.jupyter.widget-view+json": view})
+    place.present(panel)
     panel.start()
 
 

@@ -102,14 +102,14 @@ class Notebook:
 
     def __init__(self, page: Any, lab: Lab, name: str) -> None:
         self.page, self.lab, self.name = page, lab, name
-        self.panel = page.locator(".nbllm:not(.nbllm-face)")
+        self.panel = page.locator(".nbllm:not(.nbllm-face):not(.nbllm-tabbar)")
         self.face = page.locator(".nbllm-face")
 
     def wait_for_text(self, pattern: str, *, timeout: float = 20_000) -> None:
         """Waits until what the (first) live panel says matches a regular expression."""
         self.page.wait_for_function(
             "(pattern) => new RegExp(pattern).test("
-            "document.querySelector('.nbllm:not(.nbllm-face)')?.textContent ?? '')",
+            "document.querySelector('.nbllm:not(.nbllm-face):not(.nbllm-tabbar)')?.textContent ?? '')",
             arg=pattern,
             timeout=timeout,
         )
