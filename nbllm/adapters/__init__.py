@@ -5,6 +5,7 @@ Importing this room loads neither torch nor peft; calling it does. It doesn't kn
 
 from __future__ import annotations
 
+from nbllm.adapters.four_bit import in_four_bits, prepare_base, wanted_base
 from nbllm.adapters.lora import (
     Adapter,
     attach,
@@ -29,8 +30,11 @@ __all__ = [
     "create",
     "detach",
     "find_targets",
+    "in_four_bits",
     "load_weights",
     "merge",
+    "prepare_base",
     "save",
     "set_scale",
+    "wanted_base",
 ]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from nbllm.adapters import bottleneck, virtual
+from nbllm.adapters import bottleneck, four_bit, virtual
 from nbllm.errors import NotFoundError, UsageError, did_you_mean
 from nbllm.model.load import is_adapter_folder
 from nbllm.model.structure import find_blocks
@@ -128,7 +128,8 @@ def create(
         dropout: share of the adapter's inputs dropped in training.
         targets: names of linear layers, or `auto`: all inside the blocks; for ia3 keys, values and what leaves the
             feed-forward.
-        method: `lora`, `dora`, `ia3`, `adapter`, `prompt` or `prefix`.
+        method: `lora`, `qlora` (which puts the blocks' weights into 4 bits first), `dora`, `ia3`, `adapter`, `prompt`
+            or `prefix`.
         width: of a bottleneck (`adapter`).
         virtual_tokens: how many of them (`prompt`, `prefix`).
         seed: of the weights; the global random state is left as it was.
@@ -140,6 +141,8 @@ def create(
     import torch
 
     detach(model)
+    if method == "qlora" and model.get_input_embeddings().weight.device.type != "meta":
+        four_bit.quantize_base(model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if method == "adapter":
@@ -161,7 +164,7 @@ def _peft_config(
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
-    if method not in ("lora", "dora", "ia3"):
+    if method not in ("lora", "qlora", "dora", "ia3"):
         raise UsageError("Unknown adapter method", received=method, next="Use --method lora")
     linear = {name: module for name, module in model.named_modules() if isinstance(module, (nn.Linear, Conv1D))}
     names = find_targets(model) if targets == "auto" else tuple([targets] if isinstance(targets, str) else targets)
@@ -197,7 +200,7 @@ def attach(model: PreTrainedModel, folder: str | Path) -> Adapter:
 
     Raises:
         NotFoundError: no adapter in the folder.
-        UsageError: it doesn't fit this model.
+        UsageError: it doesn't fit this model, or was trained on a base in 4 bits and this is none (`prepare_base`).
     """
     import torch
     from peft import PeftConfig
@@ -206,6 +209,8 @@ def attach(model: PreTrainedModel, folder: str | Path) -> Adapter:
     digest = content_hash(path)
     ours = bottleneck.Config.read(path / CONFIG)
     config: Any = ours or PeftConfig.from_pretrained(str(path))
+    if four_bit.wanted_base(path) is not None and four_bit.base_of(model) is None:
+        raise UsageError(f"The adapter in {path} was trained on a base in 4 bits", next="Prepare the base first")
     kind = "ours" if ours is not None else str(config.peft_type.value)
     if kind not in _ATTACHED and (config.is_prompt_learning or config.is_adaption_prompt):
         raise UsageError("That method can't be attached to a model here", received=kind)
@@ -261,7 +266,8 @@ def forget(model: nn.Module) -> None:
     for name in (_SLOT, "peft_config"):
         if name in vars(model):
             delattr(model, name)
-    model.requires_grad_(True)
+    for weight in model.parameters():
+        weight.requires_grad_(weight.is_floating_point())  # 4 bits lie in whole numbers
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -290,6 +296,7 @@ def save(model: nn.Module, folder: str | Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     save_file(weights(model), path / WEIGHTS, metadata={"format": "pt"})
     adapter.config.save_pretrained(str(path))
+    four_bit.note_base(model, path)
     return path
 
 

@@ -1,6 +1,7 @@
 """Merging an adapter into its base: an ordinary transformers folder whose logits are those of base plus adapter.
 
-Done in fp32 and checked on a probe before the folder gets its name. A weight that the base shares (a head tied to the
+Done in fp32 and checked on a probe before the folder gets its name. An adapter of a base in 4 bits is merged into the
+numbers that these stand for. A weight that the base shares (a head tied to the
 embedding) is separated first where the adapter changes only one of its uses. Knows the adapter's room and loading.
 """
 
@@ -12,6 +13,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nbllm.adapters.four_bit import prepare_base
 from nbllm.adapters.lora import attach, forget
 from nbllm.errors import RunError, StoreError, UsageError
 from nbllm.model.load import adapter_base, load, quiet
@@ -67,6 +69,7 @@ def merge(
         raise StoreError(f"{target} is there already", next="Add --overwrite to replace it")
     source = base if base is not None else adapter_base(adapter_folder)
     model = load(source)
+    prepare_base(model, adapter_folder, dense=True)
     adapter = attach(model, adapter_folder)
     if unmergeable := getattr(adapter.tuner, "unmergeable", None):
         raise UsageError(unmergeable, next="Use it beside its base: %llm_adapter use NAME")

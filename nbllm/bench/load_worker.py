@@ -18,7 +18,7 @@ def load(job: dict[str, Any]) -> dict[str, Any]:
     """Loads, continues the prompt by a few tokens, and returns `load_s` and `peak_bytes`."""
     import transformers  # noqa: F401  its import isn't the model's loading
 
-    from nbllm.adapters import attach
+    from nbllm.adapters import attach, prepare_base
     from nbllm.bench.measure import decode, growth
     from nbllm.model import load, quantize
     from nbllm.sample.forward import Forward
@@ -27,6 +27,7 @@ def load(job: dict[str, Any]) -> dict[str, Any]:
         started = time.perf_counter()
         model = load(job["path"], dtype=job["dtype"], device=job["device"]).eval()
         if job["adapter"]:
+            prepare_base(model, job["adapter"])
             attach(model, job["adapter"])
         if job["quantize"]:
             model = quantize(model, job["quantize"])

@@ -9,7 +9,7 @@ from nbllm.commands.options import Option
 from nbllm.commands.training import SHARED_KEYS, SHARED_OPTIONS, wait
 from nbllm.store import now
 
-METHODS = ("lora", "dora", "ia3", "adapter", "prompt", "prefix", "full")
+METHODS = ("lora", "qlora", "dora", "ia3", "adapter", "prompt", "prefix", "full")
 
 
 def _run(call: Call) -> Any:

@@ -45,8 +45,9 @@ def write(source: str | Path, folder: Path, *, adapter: str | Path | None = None
     tokenizer = tokenizer_of(source, adapter)
     model = load(source)
     if adapter is not None:
-        from nbllm.adapters import attach
+        from nbllm.adapters import attach, prepare_base
 
+        prepare_base(model, adapter, dense=True)
         attach(model, adapter)
     ids = torch.tensor([probe(tokenizer, model.config.get_text_config())])  # int64 [1, T]
     wanted = _logits(model, ids)

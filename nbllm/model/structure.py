@@ -39,10 +39,16 @@ def parameter_count(model: nn.Module, *, embeddings: bool = True, trainable: boo
             if isinstance(module, (nn.Embedding, nn.Linear)):
                 skipped |= {id(weight) for weight in module.parameters(recurse=False)} - blocks
     return sum(
-        weight.numel()
+        _size(weight)
         for weight in model.parameters()
         if id(weight) not in skipped and (weight.requires_grad or not trainable)
     )
+
+
+def _size(weight: nn.Parameter) -> int:
+    """Numbers that a weight stands for, also where several lie in a byte (bitsandbytes)."""
+    packed = getattr(weight, "quant_state", None)
+    return int(packed.shape.numel()) if packed is not None else weight.numel()
 
 
 def find_blocks(model: nn.Module) -> tuple[str, nn.ModuleList]:

@@ -29,7 +29,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from nbllm.adapters import attached
+from nbllm.adapters import attached, in_four_bits
 from nbllm.errors import NbllmError
 from nbllm.model import dtype_name
 from nbllm.sample.slots import Slots
@@ -254,7 +254,7 @@ class Compiled:
 def _mergeable(model: Any) -> bool:
     """Whether the copy that is compiled can hold the model's adapter; another one comes later, perhaps."""
     adapter = attached(model)
-    return adapter is None or adapter.plain_lora
+    return not in_four_bits(model) and (adapter is None or adapter.plain_lora)
 
 
 def allowed() -> bool:

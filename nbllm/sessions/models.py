@@ -209,7 +209,7 @@ class Models:
                 "An adapter can't be attached to quantised weights",
                 next=f"Merge it first: %llm_adapter merge {adapter}, or add --adapter off",
             )
-        from nbllm.adapters import attach, attached, content_hash, detach
+        from nbllm.adapters import attach, attached, content_hash, detach, prepare_base, wanted_base
         from nbllm.model import best_device, load
 
         folder = self.adapter_folder(adapter) if adapter else None
@@ -219,6 +219,8 @@ class Models:
                 reference = self.base_of(str(adapter), reference)
         path = self.path(reference)
         key = _content_key(path)
+        if folder is not None and (kind := wanted_base(folder)) is not None:
+            key = (*key, kind)
         if quantize and (quantize, key) in self._loaded_quantized:
             return self._quantized(key, quantize, None), self.tokenizer(reference)
         if key not in self._loaded:
@@ -226,6 +228,8 @@ class Models:
                 self._loaded.pop(next(iter(self._loaded)))
             device = best_device()
             self._loaded[key] = load(path, dtype=_stored_dtype(path, device), device=device).eval()
+            if folder is not None:
+                prepare_base(self._loaded[key], folder)
         model = self._loaded[key] = self._loaded.pop(key)  # last used, last dropped
         current = attached(model)
         if folder is None:

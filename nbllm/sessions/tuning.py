@@ -68,8 +68,9 @@ class Tuning(Looking):
 
         Args:
             base: a run, folder, GGUF file or hub name; the current model by default.
-            method: `lora`, `dora`, `ia3`, `adapter` (a bottleneck after each feed-forward), `prompt` (virtual tokens
-                before every text), `prefix` (keys and values of such in every layer) or `full` (all weights).
+            method: `lora`, `qlora` (on a base in 4 bits), `dora`, `ia3`, `adapter` (a bottleneck after each
+                feed-forward), `prompt` (virtual tokens before every text), `prefix` (keys and values of such in every
+                layer) or `full` (all weights).
             data: a file, folder or glob, `hf:NAME[:CONFIG][:SPLIT]`, a list of strings, dicts or conversations, a
                 DataFrame, an Arrow table or a dataset to learn from.
             format: `chat` (`messages`), `instruction` (`instruction`, `input`, `output`), `completion` (`prompt`,

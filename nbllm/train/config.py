@@ -27,7 +27,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _TRACKERS = ("tensorboard",)
 
 
-ADAPTER_METHODS = ("lora", "dora", "ia3", "adapter", "prompt", "prefix")
+ADAPTER_METHODS = ("lora", "qlora", "dora", "ia3", "adapter", "prompt", "prefix")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,8 @@ class AdapterConfig:
     """The adapter that a fine-tuning trains in place of all weights."""
 
     method: str = "lora"
-    """`lora`, `dora`, `ia3`, `adapter` (a bottleneck after each feed-forward); `prompt`, `prefix` (virtual tokens)."""
+    """`lora`, `qlora` (on a base in 4 bits), `dora`, `ia3`, `adapter` (a bottleneck after each feed-forward), `prompt`
+    or `prefix` (virtual tokens)."""
     r: int = 8
     """Rank of the update."""
     alpha: float = 16

@@ -35,6 +35,7 @@ from nbllm.train.orders import PAUSE_POLL_S, OrderDesk, Orders
 from nbllm.train.parallel.replicated import Parallel
 from nbllm.train.plan import Plan
 from nbllm.train.schedule import lr_share
+from nbllm.train.silence import SilenceWatch
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -126,6 +127,8 @@ class Trainer:
         self.device = accelerator.device
         self.desk = OrderDesk(folder, rank=self.rank, world_size=self.world_size, device=self.device)
         self._process = psutil.Process()
+        # where parts of a model are frozen, a gradient can get lost on its way through them
+        self._silence = SilenceWatch(optimizers.names) if config.adapter is not None else None
 
     def restore(self, checkpoint: disk.Checkpoint) -> None:
         """Takes over optimizer, scaler, random states and position; the weights are in the model already."""
@@ -200,6 +203,8 @@ class Trainer:
         )
         lr = plan.lr * share * lr_factor
         loss, norm = self.update(batch, lr=lr)
+        if self._silence is not None and batch.target_count:
+            self._silence.look(self.optimizers.parameters)
         progress.step += 1
         progress.tokens += batch.tokens
         # fp16's scaler looks for its scale by such steps

@@ -1,24 +1,34 @@
 """Fine-tuning through the worker: every method resumes exactly, and a sentence learnt with pad = eos ends by itself."""
 
+import importlib.util
 import json
 
 import pytest
+import torch
 from test_worker_runs import Crash, crash_after
 from worker_kit import Kit, events, kit, losses, train
 
 from nbllm import shards as shards_room
 from nbllm.adapters import attach
 from nbllm.chat import find_records, make_examples
+from nbllm.errors import RunError
 from nbllm.model import load
 from nbllm.sample import SamplingParameters, chat_prompt, generate
 from nbllm.store import Parent
 from nbllm.tokenizer import Tokenizer
 from nbllm.train import checkpoint as disk
+from nbllm.train.loss_model import LossModel
+from nbllm.train.silence import SilenceWatch
 
 __all__ = ["kit"]  # the fixture
 
 
-@pytest.mark.parametrize("method", ["lora", "dora", "ia3", "adapter", "prompt", "prefix"])
+METHODS = ["lora", "dora", "ia3", "adapter", "prompt", "prefix"]
+if importlib.util.find_spec("bitsandbytes") is not None:
+    METHODS.append("qlora")
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_method_trains_and_resumes_exactly(kit: Kit, monkeypatch, method):
     setting = {"shards": kit.examples.name, "steps": 8, "save_every": 4, "eval_every": 2, "lr": 0.02}
     setting["adapter"] = {"method": method, "dropout": 0.2}
@@ -34,6 +44,31 @@ def test_a_method_trains_and_resumes_exactly(kit: Kit, monkeypatch, method):
     assert losses(broken) == losses(whole)
     last = [disk.newest(folder).path / "adapter_model.safetensors" for folder in (whole, broken)]
     assert last[0].read_bytes() == last[1].read_bytes()
+
+
+def test_a_run_whose_adapter_gets_no_gradient_stops_and_says_so(kit: Kit, monkeypatch):
+    own = LossModel.from_hidden
+
+    def silenced(self, hidden, *rest):
+        return own(self, hidden * 0 + hidden.detach(), *rest)
+
+    monkeypatch.setattr(LossModel, "from_hidden", silenced)
+    folder = kit.run_folder("silent", adapter={"method": "lora"}, shards=kit.examples.name)
+    with pytest.raises(RunError, match="70 of 70 trained tensors got no gradient"):
+        train(folder)
+    assert not events(folder, "step")
+
+
+def test_half_of_the_tensors_without_a_gradient_are_noticed_after_three_steps():
+    weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(4)]
+    watch = SilenceWatch({id(weight): f"w{number}" for number, weight in enumerate(weights)})
+    for weight in weights:
+        weight.grad = torch.ones(2)
+    weights[0].grad, weights[1].grad = None, torch.zeros(2)
+    watch.look(weights)
+    watch.look(weights)
+    with pytest.raises(RunError, match=r"2 of 4 .* 3 steps, such as w0"):
+        watch.look(weights)
 
 
 def test_a_sentence_learnt_with_pad_as_eos_is_said_and_ends_by_itself(kit: Kit, tmp_path):
