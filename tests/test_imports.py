@@ -41,7 +41,7 @@ ALLOWED = {
     "commands": {
         "errors", "store", "sessions", "model.presets", "corpus.recipe", "corpus.stages", "train.parallel.names",
     },
-    "panels": {"errors", "sessions", "sample.parameters", "tokenizer", "corpus"},
+    "panels": {"errors", "sessions", "sample.parameters", "tokenizer", "corpus.evidence"},
     "magics": {"errors", "sessions", "commands", "panels", "train"},
     "__main__": {"errors", "commands"},
 }  # fmt: skip

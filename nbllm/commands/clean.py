@@ -25,10 +25,16 @@ def _run(call: Call) -> Any:
         stages=stages,
         functions=functions,
         **arguments.only("name", "recipe", "text_column", "split", "workers", "overwrite"),
+        **({"keep": _ids(arguments.keep)} if arguments.keep else {}),
     )
     if corpus.reused:
         call.say(f"Corpus {corpus.name} was made with these stages from this text before: it is used again.")
     return corpus
+
+
+def _ids(given: list[Any]) -> list[str]:
+    """The ids of an allow-list: typed one by one, or lists of the notebook."""
+    return [str(one) for value in given for one in ([value] if isinstance(value, str) else value)]
 
 
 def _strings(source: Any) -> bool:
@@ -54,6 +60,12 @@ COMMAND = Command(
         Option(name="--text-column", help="the column that holds the text, in .jsonl, .csv and .parquet"),
         Option(name="--split", help="how a text file becomes documents: file, line, blank or a marker", default="file"),
         Option(name="--workers", help="processes", kind="integer", default=1),
+        Option(
+            name="--keep",
+            help="ids of documents that no stage drops, or $ids (the panel marks them)",
+            kind="any",
+            many=True,
+        ),
         Option(name="--overwrite", help="replace a corpus of that name", kind="flag"),
     ),
     run=_run,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nbllm.corpus.corpus import Corpus
 from nbllm.corpus.documents import batches
@@ -96,6 +98,8 @@ def clean(
     with store.create("corpus", name, parameters=parameters, call=call, overwrite=overwrite) as draft:
         runner = Workers(workers, keep) if workers > 1 else None
         tally = run(_read(found, notes), chosen, draft.folder, keep=keep, progress=progress, runner=runner)
+        if keep:
+            notes.hints += _not_found(draft.folder / "documents.arrow", keep)
         report = CorpusReport(
             name=name,
             recipe=recipe if stages is None else "own stages",
@@ -123,6 +127,16 @@ def clean(
 
 def _read(sources: Sequence[Source], notes: Notes) -> Iterator[pa.RecordBatch]:
     return batches(document for source in sources for document in source.documents(notes))
+
+
+def _not_found(documents: Path, keep: Sequence[str]) -> list[str]:
+    """A hint where ids of the allow-list name no document of the corpus."""
+    with pa.memory_map(str(documents)) as source:
+        file = pa.ipc.open_file(source)
+        wanted = pa.array(sorted(set(keep)), pa.string())
+        for index in range(file.num_record_batches):
+            wanted = wanted.filter(pc.invert(pc.is_in(wanted, file.get_batch(index)["id"])))
+    return [f"{len(wanted):,} of the ids to keep name no document, such as {wanted[0]}"] if len(wanted) else []
 
 
 def _refuse_if_nothing_left(report: CorpusReport, notes: Notes) -> None:

@@ -12,7 +12,7 @@ function render({ model, el: host }) {
   let current = null; // the dropped document that is shown
 
   const button = (label, act, more = {}) => el('button', { type: 'button', onclick: act, ...more }, label);
-  const size = (bytes) => (bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB` : bytes >= 1e6 ? `${(bytes / 1e6).toFixed(1)} MB` : `${count(bytes / 1e3)} kB`);
+  const size = (bytes) => (bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB` : bytes >= 1e6 ? `${(bytes / 1e6).toFixed(1)} MB` : bytes >= 1e3 ? `${count(bytes / 1e3)} kB` : `${bytes} B`);
   const chip = el('span', { class: 'nbllm-chip' });
   const said = el('span', { class: 'nbllm-dim' });
   const error = el('div', { class: 'nbllm-error', role: 'alert', hidden: true });
@@ -50,7 +50,8 @@ function render({ model, el: host }) {
   const step = el('div', { class: 'nbllm-step' }, choice, back, next, place, keepLabel);
   const about = el('div', { class: 'nbllm-dim' });
   const one = el('div', { class: 'nbllm-mono nbllm-shown dropped one' });
-  const droppedPart = el('div', { class: 'nbllm-gap' }, el('div', { class: 'nbllm-label' }, 'dropped by this stage, one by one'), step, about, one);
+  const droppedTitle = el('div', { class: 'nbllm-label' });
+  const droppedPart = el('div', { class: 'nbllm-gap' }, droppedTitle, step, about, one);
   droppedPart.addEventListener('keydown', (event) => {
     if (event.target === choice) return;
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -131,7 +132,9 @@ function render({ model, el: host }) {
     asked = false;
     for (const bar of flow.children) bar.setAttribute('aria-pressed', String(Number(bar.dataset.number) === number));
     const stage = stages.find((one) => one.number === number);
-    say(line, stage ? `${stage.line}${data.handles.length ? ' · documents by score; the line is the threshold' : ''}` : '');
+    say(line, stage ? `${stage.line}${data.handles.length ? ' · documents by score, heights as square roots; the line is the threshold' : ''}` : '');
+    const often = (score) => data.handles.filter((one_) => one_.score === score).length > 1;
+    for (const found of data.handles) found.title = found.score.replaceAll('_', ' ') + (often(found.score) ? `, ${found.argument}` : '');
     handles = data.handles.map((found, index) => new Histogram(found, read(Float64Array, 2 * index), read(Int32Array, 2 * index + 1), {
       change: (value, rest) => move(index, value, rest),
       choose: () => move(index, handles[index].limit, true),
@@ -143,12 +146,15 @@ function render({ model, el: host }) {
     overlap.hidden = data.overlap.length < 2;
     if (!overlap.hidden) drawMatrix(data.overlap, read(Int32Array, buffers.length - 1));
     choice.replaceChildren(el('option', { value: '' }, 'any reason'), ...(stage?.reasons ?? []).map(([reason, documents]) => el('option', { value: reason }, `${reason} (${count(documents)})`)));
-    droppedPart.hidden = !(stage?.reasons.length > 0);
+    const some = stage?.reasons.length > 0;
+    step.hidden = one.hidden = !some;
+    say(droppedTitle, some ? 'dropped by this stage, one by one' : 'this stage dropped nothing');
   }
 
   function drawMatrix(reasons, values) {
     const wide = reasons.length + 1;
     const hit = reasons.map((_, index) => index).filter((index) => values[index * wide + index]);
+    overlap.hidden = hit.length < 2;
     const cell = (a, b) => {
       const both = values[a * wide + b];
       const part = both / Math.max(1, values[a * wide + a]);
@@ -202,8 +208,7 @@ function render({ model, el: host }) {
     if (!handle || data.number !== number) return;
     shownHandle = data.handle;
     handles.forEach((one, index) => one.shown.setAttribute('aria-pressed', String(index === shownHandle)));
-    const title = handle.found.score.replaceAll('_', ' ');
-    say(leftTitle, `just beyond ${title} ${handle.write(handle.limit) || '(no limit)'}: would go`);
+    say(leftTitle, `just beyond ${handle.found.score.replaceAll('_', ' ')} ${handle.write(handle.limit) || '(no limit)'}: would go`);
     say(rightTitle, 'just within: would stay');
     const fill = (node, documents, kind) =>
       node.replaceChildren(
@@ -242,6 +247,7 @@ function render({ model, el: host }) {
     else if (data.kind === 'waiting') {
       const parts = [...data.lines, ...(data.keep ? [`${data.keep} kept by hand`] : [])];
       say(waiting, data.changed ? parts.join(' · ') : '');
+      waiting.hidden = !data.changed;
       apply.disabled = reset.disabled = !data.changed;
     } else if (data.kind === 'progress') tell(`Cleaning: ${data.stage}, ${count(data.done)}${data.total ? ` of ${count(data.total)}` : ''} documents`);
     else if (data.kind === 'applied') {

@@ -1,21 +1,22 @@
 // A histogram whose threshold is a handle on it: dragged, moved by keys, or typed. Stands behind kit.js.
 
-// found: {score, argument, least, limit, whole, summary}; edges: B + 1 numbers; documents: B counts.
+// Heights are square roots of the counts, so that a tail stays visible beside a tall bar.
+// found: {score, title, argument, least, limit, whole, summary}; edges: B + 1 numbers; documents: B counts.
 // change(value, rests): while it moves and once it rests; value null takes the limit away. choose(): its examples.
 class Histogram {
   constructor(found, edges, documents, { change, choose }) {
     Object.assign(this, { found, edges, documents, change });
     this.limit = found.limit;
-    const title = found.score.replaceAll('_', ' ');
+    const { title } = found;
     this.canvas = el('canvas', { 'aria-hidden': 'true' });
     this.handle = el('div', {
-      class: 'handle', role: 'slider', tabindex: '0', 'aria-label': `${title}: ${found.argument}`, title: found.summary,
+      class: 'handle', role: 'slider', tabindex: '0', 'aria-label': `${title}: threshold`, title: found.summary,
       'aria-valuemin': edges[0], 'aria-valuemax': edges[edges.length - 1],
     });
     this.plot = el('div', { class: 'nbllm-histogram' }, this.canvas, this.handle);
-    this.field = el('input', { type: 'text', inputmode: 'decimal', 'aria-label': `${title}: ${found.argument}, typed`, title: found.summary });
+    this.field = el('input', { type: 'text', inputmode: 'decimal', 'aria-label': `${title}: threshold, typed`, title: found.summary });
     this.shown = el('button', { type: 'button', class: 'shown', title: `${found.summary}; examples`, onclick: choose, 'aria-pressed': 'false' }, title);
-    this.ends = el('div', { class: 'nbllm-dim nbllm-clean-ends' }, el('span', {}, this.write(edges[0])), el('span', {}, this.write(edges[edges.length - 1])));
+    this.ends = el('div', { class: 'nbllm-dim nbllm-clean-ends' }, el('span', {}, this.write(edges[0], 3)), el('span', {}, this.write(edges[edges.length - 1], 3)));
     this.root = el('div', {}, el('div', { class: 'nbllm-handle-head' }, this.shown, this.field), this.plot, this.ends);
     this.listen();
     this.show();
@@ -94,8 +95,8 @@ class Histogram {
     if (changed || rests) this.change(value, rests);
   }
 
-  write(value) {
-    return value === null ? '' : this.found.whole ? count(value) : String(Number(value.toPrecision(4)));
+  write(value, digits = 4) {
+    return value === null ? '' : this.found.whole ? count(value) : String(Number(value.toPrecision(digits)));
   }
 
   show() {
@@ -128,7 +129,7 @@ class Histogram {
       if (!number) return;
       const left = (index / documents.length) * wide;
       const width = wide / documents.length - 0.6;
-      const height = Math.max(1.5, (number / most) * tall);
+      const height = Math.max(1.5, Math.sqrt(number / most) * tall);
       pen.fillStyle = kept;
       pen.fillRect(left, tall - height, width, height);
       if (line === null) return;

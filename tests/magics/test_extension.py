@@ -181,6 +181,14 @@ def test_python_function_of_the_notebook_is_a_stage(shell: InteractiveShell, tex
     assert {document["text"] for document in corpus} == {text.upper() for text in texts if " 7 " not in text}
 
 
+def test_named_documents_are_kept(shell: InteractiveShell) -> None:
+    shell.user_ns["texts"] = ["short", "tiny", "a text that is long enough to stay"]
+    shell.user_ns["ids"] = ["texts:2", "texts:9"]
+    corpus = run(shell, "%%llm_clean $texts --name some --keep texts:1 $ids\nlength min=20")
+    assert [document["id"] for document in corpus] == ["texts:1", "texts:2", "texts:3"]
+    assert corpus.report.notes == ["1 of the ids to keep name no document, such as texts:9"]
+
+
 def test_result_is_assigned_and_kept(shell: InteractiveShell, texts: list[str]) -> None:
     shell.user_ns["texts"] = texts
     run(shell, "corpus = %llm_clean $texts --recipe none --name kept")
