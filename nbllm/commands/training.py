@@ -7,6 +7,7 @@ from typing import Any
 from nbllm.commands.base import Call
 from nbllm.commands.options import Option
 from nbllm.errors import Interrupted
+from nbllm.train.attention import KINDS
 from nbllm.train.parallel.names import PLANS
 
 SHARED_OPTIONS = (
@@ -31,7 +32,9 @@ SHARED_OPTIONS = (
     Option(name="--machines", help="that train one model over a shared store", kind="integer", default=1),
     Option(name="--rank", help="which of the machines this is, from 0", kind="integer", default=0),
     Option(name="--main", help="HOST:PORT of the first machine"),
-    Option(name="--attention", help="implementation", default="auto", choices=("auto", "sdpa", "eager")),
+    Option(name="--checkpointing", help="compute activations again in the backward pass, to save memory", kind="flag"),
+    Option(name="--compile", help="compile the model: a slow first step, then faster ones", kind="flag"),
+    Option(name="--attention", help="implementation", default="auto", choices=KINDS),
     Option(name="--fused", help="loss without logits, in chunks", default="auto", choices=("auto", "torch", "off")),
     Option(name="--clip", help="largest gradient norm; 0 doesn't clip", kind="number", default=1.0),
     Option(name="--held-out", help="fraction of documents never trained on", kind="number", default=0.05),

@@ -182,6 +182,11 @@ def _where(run: Any, history: RunHistory) -> str:
     if int(start.get("machines") or 1) > 1:
         words.append(f"{start['machines']} machines")
     words += [str(start.get("precision") or ""), str(start.get("device") or "")]
+    if start.get("attention"):
+        words.append(f"{start['attention']} attention")
+    for key, word in (("compiled", "compiled"), ("checkpointing", "activations checkpointed")):
+        if start.get(key):
+            words.append(word)
     if start.get("fused") not in (None, "off"):
         words.append("fused loss")
     return ", ".join(word for word in words if word)

@@ -79,8 +79,9 @@ def start_run(
     """Starts a run, or gives the live one that does the same already, and notes what compressors need for its
     held-out text."""
     from nbllm.evaluate import compressed_bits_per_byte
-    from nbllm.train import live_runs, start
+    from nbllm.train import check_device, live_runs, start
 
+    check_device(config)
     config = dataclasses.replace(config, shards=shards.name, tokenizer=tokenizer)
     assert shards.manifest is not None  # just built in, or found in, the store
     parents = (shards.manifest.as_parent(), *shards.manifest.parents, *more_parents)

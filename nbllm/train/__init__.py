@@ -8,6 +8,17 @@ from __future__ import annotations
 from nbllm.train.config import AdapterConfig, TrainConfig
 from nbllm.train.metrics import MetricsReader
 from nbllm.train.run import LIVE, Run, Status
-from nbllm.train.start import live_runs, runs, start
+from nbllm.train.start import check_device, live_runs, runs, start
 
-__all__ = ["LIVE", "AdapterConfig", "MetricsReader", "Run", "Status", "TrainConfig", "live_runs", "runs", "start"]
+__all__ = [
+    "LIVE",
+    "AdapterConfig",
+    "MetricsReader",
+    "Run",
+    "Status",
+    "TrainConfig",
+    "check_device",
+    "live_runs",
+    "runs",
+    "start",
+]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nbllm.errors import UsageError, did_you_mean
+from nbllm.train import attention
 from nbllm.train.parallel.names import check_machines, check_plan
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -21,7 +22,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("auto", "adamw", "muon"),
     "schedule": ("cosine", "wsd", "linear", "constant"),
     "precision": ("auto", "fp32", "fp16", "bf16"),
-    "attention": ("auto", "sdpa", "eager"),
+    "attention": attention.KINDS,
     "fused": ("auto", "torch", "off"),
 }
 _TRACKERS = ("tensorboard",)
@@ -147,11 +148,11 @@ class TrainConfig:
     seed: int = 0
     """Of the initial weights, the order of rows and the dropout."""
     compile: bool = False
-    """Compile the model with torch.compile."""
+    """Compile the blocks with torch.compile; evaluations and short batches run as they are."""
     checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
-    attention: Literal["auto", "sdpa", "eager"] = "auto"
-    """Attention implementation; `auto`: sdpa where the model has it."""
+    attention: Literal["auto", "sdpa", "flash", "flex", "eager"] = "auto"
+    """Attention implementation; `auto`: sdpa where the model has it; `flash` and `flex` train on GPUs only."""
     fused: Literal["auto", "torch", "off"] = "auto"
     """The loss without logits: `torch` in chunks of plain PyTorch; `auto` where the model has a plain linear head;
     `off`: all logits."""

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from nbllm.errors import UsageError
 from nbllm.model import head_transform, is_masked
 from nbllm.ops import IGNORED, linear_cross_entropy
+from nbllm.train import attention
+from nbllm.train.compiled import uncompiled
 from nbllm.train.experts import ExpertBalance
 from nbllm.train.losses import loss_sum
 
@@ -49,6 +51,9 @@ class LossModel(nn.Module):
         """What balances a mixture of experts; its loss is added in training."""
         self.softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
         self._masked = is_masked(model)
+        self._flattens = attention.flattens(model)
+        self.compiled_for: tuple[int, int] | None = None
+        """The shape (B, T) of the micro-batches that the blocks are compiled for; None: nothing is compiled."""
         self.fused = "off"
         """What is active: `torch` (the chunked linear loss) or `off` (all logits)."""
         self.why = "asked for"
@@ -74,9 +79,10 @@ class LossModel(nn.Module):
             plain: cross-entropy, whatever the settings.
         """
         settings: dict[str, float] = {} if plain else self.settings
-        if not self.balance.experts:
-            return self._nats(input_ids, targets, positions, factor, settings)
-        with self.balance.watching():
+        usual = torch.is_grad_enabled() and input_ids.shape == self.compiled_for
+        if self._flattens:  # [1, B * T]
+            input_ids, targets, positions = (part.reshape(1, -1) for part in (input_ids, targets, positions))
+        with uncompiled(self.compiled_for is not None and not usual), self.balance.watching():
             nats = self._nats(input_ids, targets, positions, factor, settings)
         balancing = None if plain else self.balance.loss_sum(targets != IGNORED)
         if balancing is None:
@@ -130,7 +136,7 @@ class LossModel(nn.Module):
         self.model.eval()
         found: dict[str, Any] = {}
         try:
-            with torch.no_grad():
+            with torch.no_grad(), attention.everywhere(self.model):
                 for self.fused in ("off", "torch"):
                     found[self.fused] = float(self(ids, ids.roll(-1, 1), positions))
         finally:

@@ -20,7 +20,6 @@ from nbllm.errors import DataError, NotFoundError, RunError, UsageError
 from nbllm.model import (
     PRESETS,
     build,
-    check_packing,
     find_blocks,
     is_adapter_folder,
     is_masked,
@@ -112,15 +111,22 @@ def load_tokenizer(config: TrainConfig, store: Store, shards: Shards) -> Tokeniz
     return tokenizer
 
 
-def make_model(config: TrainConfig, shards: Shards, checkpoint: Checkpoint | None) -> PreTrainedModel:
+def make_model(
+    config: TrainConfig, shards: Shards, checkpoint: Checkpoint | None, *, attention: str | None
+) -> PreTrainedModel:
     """The model to train, in fp32 on the CPU: built, loaded, or as the checkpoint has it; with its adapter if one is
     trained.
+
+    Args:
+        config: the run's.
+        shards: its data.
+        checkpoint: to go on from.
+        attention: transformers' name of the attention implementation; None: its choice.
 
     Raises:
         UsageError: a model that the data or the config doesn't fit.
     """
     meta = shards.train.meta
-    attention = None if config.attention == "auto" else config.attention
     if config.adapter is None and checkpoint is not None:
         model = load(checkpoint.path, attention=attention)
     elif config.model in PRESETS:
@@ -159,7 +165,6 @@ def make_model(config: TrainConfig, shards: Shards, checkpoint: Checkpoint | Non
             adapters.load_weights(model, checkpoint.path)
     if is_masked(model):
         separate_documents(model)
-    check_packing(model, vocab_size=meta["vocab_size"])
     return model.train()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from nbllm.errors import RunError, StoreError
 from nbllm.store import Manifest, Parent, Store, check_name, hash_value, now, versions, write_json
-from nbllm.train import locks
+from nbllm.train import attention, launch, locks
 from nbllm.train.config import TrainConfig
 from nbllm.train.detach import start_supervisor
 from nbllm.train.names import new_name
@@ -95,6 +95,24 @@ def start(
         if lock is not None:
             lock.release()
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def check_device(config: TrainConfig) -> None:
+    """Refuses here what this machine's devices can't train, rather than in a run that fails for it.
+
+    Raises:
+        UsageError: fp16, or an implementation of attention, that needs a GPU.
+    """
+    half, special = config.precision == "fp16", config.attention in attention.GPU_ONLY
+    if not half and not special:
+        return  # looking at the devices takes seconds where there may be GPUs
+    kind = launch.visible_devices().kind
+    if special:
+        attention.choose(config.attention, kind)
+    if half:
+        from nbllm.train import precision
+
+        precision.choose(config.precision, kind)
 
 
 def runs(store: Store) -> list[Run]:

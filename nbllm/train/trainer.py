@@ -23,8 +23,9 @@ from nbllm import adapters
 from nbllm.errors import DataError, RunError
 from nbllm.shards import GlobalBatch, Loader, Shards
 from nbllm.store import read_json, write_json
+from nbllm.train import attention, state
 from nbllm.train import checkpoint as disk
-from nbllm.train import state
+from nbllm.train.compiled import uncompiled
 from nbllm.train.config import TrainConfig
 from nbllm.train.evaluation import Evaluation, evaluate, to_device
 from nbllm.train.filled import filled_in
@@ -274,6 +275,10 @@ class Trainer:
         }
 
     def _evaluate(self) -> None:
+        with uncompiled(self.config.compile):
+            self._evaluate_uncompiled()
+
+    def _evaluate_uncompiled(self) -> None:
         result: Evaluation | None = evaluate(
             self.parallel.evaluated,
             self.shards.held_out,
@@ -322,7 +327,7 @@ class Trainer:
         prompt = [int(token) for token in stream.tokens[: min(length, int(stream.boundaries[1]) - 1)]]
         parameters = SamplingParameters(max_new_tokens=min(_SAMPLE_TOKENS, self.config.seq_len - length))
         try:
-            with self.accelerator.autocast():
+            with self.accelerator.autocast(), attention.everywhere(model):
                 made = generate(model, self.tokenizer, prompt, parameters, keep=False)
         except DataError:  # logits that aren't numbers: the step's own line says so
             return

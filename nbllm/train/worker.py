@@ -15,6 +15,7 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -27,11 +28,12 @@ import torch.distributed as dist
 
 from nbllm import adapters
 from nbllm.errors import NbllmError, NotFoundError, RunError, StoreError, UsageError
-from nbllm.model import PRESETS, parameter_count
+from nbllm.model import PRESETS, check_packing, dtype_name, parameter_count
 from nbllm.shards import Loader, Masking, Shards
 from nbllm.store import Manifest, Parent, Store, read_json, write_json
+from nbllm.train import attention, locks, machines, objective, parallel, setup
 from nbllm.train import checkpoint as disk
-from nbllm.train import locks, machines, objective, parallel, setup
+from nbllm.train.compiled import compile_blocks
 from nbllm.train.config import TrainConfig
 from nbllm.train.journal import Journal
 from nbllm.train.loss_model import LossModel
@@ -109,13 +111,17 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     if checkpoint is not None and not home.resume:
         raise RunError(f"{folder.name} has checkpoints already", next=f"Type %llm_train --resume {folder.name}")
     tokenizer = setup.load_tokenizer(config, store, shards)
-    bare = setup.make_model(config, shards, checkpoint)
+    precision = setup.active_precision(accelerator)
+    implementation = attention.choose(config.attention, accelerator.device.type, precision=precision)
+    bare = setup.make_model(config, shards, checkpoint, attention=implementation)
     goal = objective.choose(config.objective, bare)
     objective.check_parallel(config.parallel, bare)
     masking = objective.make_masking(tokenizer, seed=config.seed) if goal == "mlm" else None
     if config.checkpointing:
         bare.gradient_checkpointing_enable({"use_reentrant": False})
     bare.to(accelerator.device)
+    with accelerator.autocast() if attention.flattens(bare) else contextlib.nullcontext():
+        check_packing(bare, vocab_size=shards.train.meta["vocab_size"])
     kind, lr = _optimizer(config, bare, begun=_begun_optimizer(folder))
     counts = {
         "parameters": parameter_count(bare),
@@ -123,7 +129,8 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     }
     inner = _with_loss(config, bare)
     if config.compile:
-        inner.compile()
+        compile_blocks(bare)
+        inner.compiled_for = (config.batch_size, config.seq_len)
     shared = parallel.make(config, accelerator)
     shared.prepare(inner)
     active = shared.report()
@@ -170,7 +177,11 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             world_size=accelerator.num_processes,
             parallel=shared.name,
             **active,
-            precision=setup.active_precision(accelerator),
+            precision=precision,
+            weights=_weights(bare),
+            attention=attention.active(bare, config.attention),
+            compiled=config.compile,
+            checkpointing=bool(getattr(bare, "is_gradient_checkpointing", False)),
             device=str(accelerator.device),
             total_steps=trainer.plan.total_steps,
             global_batch=trainer.plan.global_batch,
@@ -204,6 +215,11 @@ def _loader(config: TrainConfig, shards: Shards, rank: int, world_size: int, mas
         epochs=config.epochs,
         masking=masking,
     )
+
+
+def _weights(bare: PreTrainedModel) -> str:
+    """The number format of the weights that are trained, which the optimizer changes (`fp32` under every autocast)."""
+    return "+".join(sorted({dtype_name(weight.dtype) for weight in bare.parameters() if weight.requires_grad}))
 
 
 def _with_loss(config: TrainConfig, bare: PreTrainedModel) -> LossModel:

@@ -36,6 +36,48 @@ def test_each_precision_is_active_and_learns(session: Session, precision: str) -
     assert run.checkpoints[-1].step == 60
 
 
+@pytest.mark.parametrize("attention", ["flex", "flash", "sdpa"])
+def test_each_attention_trains_packed_documents_alike(session: Session, attention: str) -> None:
+    if attention == "flash":
+        pytest.importorskip("flash_attn", reason="flash-attn isn't installed: not checked")
+    options = {"steps": 20, "seq_len": 64, "precision": "bf16", "processes": 1, "optimizer": "adamw", "wait": True}
+    eager = session.train(attention="eager", name="eager", **options)
+    run = session.train(attention=attention, name="other", **options)
+    assert run.events("start")[0]["attention"] == attention
+    expected, found = (run.metrics().column("loss").to_pylist() for run in (eager, run))
+    assert found == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("attention", ["flex", "flash"])
+def test_documents_in_a_row_do_not_see_each_other(session: Session, attention: str) -> None:
+    import torch
+
+    from nbllm.model import build
+    from nbllm.train.loss_model import LossModel
+
+    if attention == "flash":
+        pytest.importorskip("flash_attn", reason="flash-attn isn't installed: not checked")
+    name = {"flex": "flex_attention", "flash": "flash_attention_2"}[attention]
+    options = {"vocab_size": 300, "max_length": 32, "bos_id": 0, "eos_id": 1, "pad_id": 2, "seed": 0}
+    whole = LossModel(build("llama-nano", attention=name, **options).cuda(), fused="auto", settings={})
+    ids = torch.randint(300, (3, 24), device="cuda")
+    positions = (torch.arange(24, device="cuda") % 9).expand(3, 24)  # documents of 9, 9 and 6 tokens
+    targets = ids.roll(-1, 1)
+    targets[:, :9] = -100
+    other = ids.clone()
+    other[:, :9] = (other[:, :9] + 1) % 300
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+        first, second = (float(whole(each, targets, positions)) for each in (ids, other))
+    assert first == second
+
+
+def test_fp16_logs_its_scale(session: Session) -> None:
+    run = session.train(steps=20, seq_len=64, precision="fp16", processes=1, eval_every=0, wait=True)
+    steps = run.events("step")
+    assert all(event["scale"] > 0 and event["skipped_steps"] >= 0 for event in steps)
+    assert steps[-1]["skipped_steps"] < 10
+
+
 def test_stop_and_resume_repeat_the_losses(session: Session) -> None:
     options = {"seq_len": 64, "precision": "fp32", "processes": 1, "save_every": 10, "eval_every": 0, "seed": 3}
     whole = session.train(steps=40, name="whole", wait=True, **options)
