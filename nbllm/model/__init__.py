@@ -13,6 +13,7 @@ from nbllm.model.presets import PRESETS, Preset, build, find_preset
 from nbllm.model.structure import best_device, block_parameters, check_packing, find_blocks, parameter_count
 
 if TYPE_CHECKING:
+    from nbllm.model.patching import patch
     from nbllm.model.quantization import quantize
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "is_masked",
     "load",
     "parameter_count",
+    "patch",
     "quantize",
     "separate_documents",
     "torch_dtype",
@@ -38,8 +40,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name != "quantize":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nbllm.model.quantization import quantize  # its layers are torch modules
+    if name == "quantize":
+        from nbllm.model.quantization import quantize  # its layers are torch modules
 
-    return quantize
+        return quantize
+    if name == "patch":
+        from nbllm.model.patching import patch  # so are these
+
+        return patch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
