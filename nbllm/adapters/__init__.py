@@ -5,6 +5,7 @@ Importing this room loads neither torch nor peft; calling it does. It doesn't kn
 
 from __future__ import annotations
 
+from nbllm.adapters.change import Change, changes
 from nbllm.adapters.four_bit import in_four_bits, prepare_base, wanted_base
 from nbllm.adapters.lora import (
     Adapter,
@@ -19,13 +20,17 @@ from nbllm.adapters.lora import (
 )
 from nbllm.adapters.merge import merge
 from nbllm.adapters.scale import set_scale
+from nbllm.adapters.shift import Shift, shifts
 from nbllm.adapters.virtual import METHODS as VIRTUAL
 
 __all__ = [
     "VIRTUAL",
     "Adapter",
+    "Change",
+    "Shift",
     "attach",
     "attached",
+    "changes",
     "content_hash",
     "create",
     "detach",
@@ -36,5 +41,6 @@ __all__ = [
     "prepare_base",
     "save",
     "set_scale",
+    "shifts",
     "wanted_base",
 ]

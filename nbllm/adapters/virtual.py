@@ -111,8 +111,17 @@ class Tuner:
         """What is trained: its name, shape and how many of it."""
         heads, size = self._shape
         if self._prefix:
-            return (("virtual keys, values", (2 * self.count, heads * size), len(self._encoder_shape())),)
+            return (("virtual keys, values", (2 * self.count, heads * size), len(self._by_layer())),)
         return (("virtual tokens", tuple(self._encoder.embedding.weight.shape), 1),)
+
+    def parts(self) -> list[tuple[int | None, str, Tensor]]:
+        """Layer, name and weights of what is trained; a prompt's embeddings belong to no layer."""
+        if not self._prefix:
+            return [(None, "embeddings", self._encoder.embedding.weight)]
+        found: list[tuple[int | None, str, Tensor]] = []
+        for number, (keys, values) in enumerate(self._by_layer()):
+            found += [(number, "keys", keys), (number, "values", values)]
+        return found
 
     def unload(self) -> None:
         """Takes them off the model."""
@@ -209,10 +218,10 @@ class Tuner:
         """Keys and values [1, K, n, C]."""
         if not self._prefix:
             return self._states[layer]
-        keys, values = self._encoder_shape()[layer]
+        keys, values = self._by_layer()[layer]
         return keys[None], values[None]
 
-    def _encoder_shape(self) -> Tensor:
+    def _by_layer(self) -> Tensor:
         """A prefix's weights as [L, 2, K, n, C]."""
         heads, size = self._shape
         weight = self._encoder.embedding.weight
@@ -224,7 +233,7 @@ class Tuner:
 
         with torch.no_grad():
             ids = torch.randint(embedding.weight.shape[0], (1, self.count)).to(embedding.weight.device)
-            own = self._encoder_shape()
+            own = self._by_layer()
             for layer, states in self._run(embedding(ids)).items():
                 own[layer] = torch.stack(states)[:, 0].to(own.dtype)
 

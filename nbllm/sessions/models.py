@@ -192,13 +192,19 @@ class Models:
         return current
 
     def load(
-        self, reference: ModelReference, *, adapter: str | None = None, quantize: str | None = None
+        self,
+        reference: ModelReference,
+        *,
+        adapter: str | None = None,
+        quantize: str | None = None,
+        scale: float = 1.0,
     ) -> tuple[Any, Tokenizer]:
         """The model in eval mode on the best device, with an adapter attached or not, and its tokenizer.
 
         Args:
             reference: which model.
             adapter: the name of an adapter to attach.
+            scale: how strongly the adapter acts: 0 as the base, 1 as trained.
             quantize: `int8` or `int4` weights; the whole model is let go once they are made, but for what they share.
 
         Raises:
@@ -209,7 +215,7 @@ class Models:
                 "An adapter can't be attached to quantised weights",
                 next=f"Merge it first: %llm_adapter merge {adapter}, or add --adapter off",
             )
-        from nbllm.adapters import attach, attached, content_hash, detach, prepare_base, wanted_base
+        from nbllm.adapters import attach, attached, content_hash, detach, prepare_base, set_scale, wanted_base
         from nbllm.model import best_device, load
 
         folder = self.adapter_folder(adapter) if adapter else None
@@ -236,10 +242,16 @@ class Models:
             detach(model)
         elif current is None or current.hash != content_hash(folder):
             attach(model, folder)
+        if folder is not None:
+            set_scale(model, scale)
         model.eval()
         if quantize:
             model = self._quantized(key, quantize, self._loaded.pop(key))
         return model, self._with_template(self.tokenizer(reference), folder)
+
+    def tokenizer_with(self, reference: ModelReference, adapter: str) -> Tokenizer:
+        """A model's tokenizer, with the chat template of an adapter where it has none of its own."""
+        return self._with_template(self.tokenizer(reference), self.adapter_folder(adapter))
 
     def runtime(self, reference: ModelReference, adapter: str | None = None, *, backend: str) -> tuple[Any, Tokenizer]:
         """The model in another runtime, over an export that the store keeps, and its tokenizer; the last one is kept.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import DataError, NotFoundError, StoreError, UsageError, did_you_mean
-from nbllm.sessions.looking import Looking
+from nbllm.sessions.comparing import Comparing
 from nbllm.sessions.models import ModelReference
 from nbllm.sessions.starting import new_config, new_shards, plain_corpus, start_run
 from nbllm.sessions.tuning_plan import TuningPlan
@@ -39,7 +39,7 @@ class _Data:
     format: str
 
 
-class Tuning(Looking):
+class Tuning(Comparing):
     """The part of `Session` that fine-tunes."""
 
     def finetune(
