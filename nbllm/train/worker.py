@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         logging.disable_progress_bar()  # bars for files that take a moment would fill the log
         train(given.folder, resume=given.resume)
+        if dist.is_available() and dist.is_initialized():
+            dist.barrier()  # gloo's threads abort a process whose neighbour has left already
     except NbllmError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return 1

@@ -70,7 +70,7 @@ def test_a_run_from_its_start_to_a_sample(notebook):
     notebook.save()
     before = step_of(notebook)
     notebook.reload()
-    panel.wait_for(timeout=30_000)
+    panel.wait_for(timeout=60_000)
     assert step_of(notebook) >= before
     grows(notebook)
     notebook.shot("product-running", notebook.panel)

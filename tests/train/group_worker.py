@@ -19,4 +19,5 @@ for folder, resume in json.loads(sys.argv[1]):
     except NbllmError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         sys.exit(1)
+dist.barrier()  # gloo's threads abort a process whose neighbour has left already
 dist.destroy_process_group()
