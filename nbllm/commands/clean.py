@@ -25,6 +25,7 @@ def _run(call: Call) -> Any:
         stages=stages,
         functions=functions,
         **arguments.only("name", "recipe", "text_column", "split", "workers", "overwrite"),
+        **arguments.only("mix", "tokens", "bytes_per_token"),
         **({"keep": _ids(arguments.keep)} if arguments.keep else {}),
     )
     if corpus.reused:
@@ -59,6 +60,9 @@ COMMAND = Command(
         Option(name="--recipe", help="a named list of stages", default="default", completes="recipe"),
         Option(name="--text-column", help="the column that holds the text, in .jsonl, .csv and .parquet"),
         Option(name="--split", help="how a text file becomes documents: file, line, blank or a marker", default="file"),
+        Option(name="--mix", help="shares of the sources, NAME=WEIGHT,…, or $weights (a dict)", kind="any"),
+        Option(name="--tokens", help="tokens the mix takes, such as 1B; by default all without a copy", kind="any"),
+        Option(name="--bytes-per-token", help="how tokens are estimated for the mix: 4 by default", kind="number"),
         Option(name="--workers", help="processes", kind="integer", default=1),
         Option(
             name="--keep",

@@ -12,12 +12,15 @@ import pyarrow.compute as pc
 
 from nbllm.corpus.corpus import Corpus
 from nbllm.corpus.documents import batches
-from nbllm.corpus.engine import Progress, run
+from nbllm.corpus.engine import Progress, file_stem, run
+from nbllm.corpus.mix_report import MixShare
 from nbllm.corpus.readers import Notes, ReadOptions
 from nbllm.corpus.recipe import recipe_lines
 from nbllm.corpus.report import CorpusReport
 from nbllm.corpus.sources import Source, default_name, find_sources
+from nbllm.corpus.stage import Stage
 from nbllm.corpus.stages import parse_stages
+from nbllm.corpus.stages.mix import Mix, mix_line
 from nbllm.corpus.workers import Workers
 from nbllm.errors import DataError, UsageError
 from nbllm.store import Store, check_name, write_json
@@ -36,6 +39,9 @@ def clean(
     name: str | None = None,
     text_column: str | None = None,
     split: str = "file",
+    mix: str | Mapping[str, float] | None = None,
+    tokens: int | str | None = None,
+    bytes_per_token: float | None = None,
     functions: Mapping[str, Callable[..., Any]] | None = None,
     workers: int = 1,
     keep: Sequence[str] = (),
@@ -55,6 +61,9 @@ def clean(
         name: the corpus's name; by default from the first source.
         text_column: the column or field that holds the text.
         split: how a text file becomes documents: `file`, `line`, `blank` (lines), or a marker between documents.
+        mix: weights by source, `"web=0.67,code=0.045"` or a dict: a last stage `mix` takes so much of each.
+        tokens: how many the mix takes, such as `"1B"`; by default as many as there are without a copy.
+        bytes_per_token: how tokens are estimated before there is a tokenizer; 4 by default.
         functions: what a stage line `python NAME` may name.
         workers: processes that local stages use; the result doesn't depend on it.
         keep: ids of documents that no stage drops (an allow-list).
@@ -77,9 +86,15 @@ def clean(
         raise UsageError("split is file, line, blank or a marker", received=split)
     if isinstance(sources, str):
         sources = (sources,)
-    chosen = parse_stages(recipe_lines(recipe) if stages is None else stages, functions)
+    if mix is None and (tokens is not None or bytes_per_token is not None):
+        raise UsageError("tokens belongs to a mix", next="Add --mix NAME=WEIGHT,…")
+    last = [] if mix is None else [mix_line(mix, tokens, bytes_per_token)]
+    chosen = parse_stages([*(recipe_lines(recipe) if stages is None else stages), *last], functions)
     options = ReadOptions(split=split, text_column=text_column)
     found = find_sources(sources, texts, options)
+    for stage in chosen:
+        if isinstance(stage, Mix):
+            stage.check([source.label for source in found])
     name = check_name(name or default_name(found[0]))
     parameters = {
         "format": _FORMAT,
@@ -107,6 +122,7 @@ def clean(
             lines=[stage.line(short=True) for stage in chosen],
             counts=tally.counts(),
             notes=notes.lines(),
+            mix=_shares(draft.folder, chosen),
         )
         _refuse_if_nothing_left(report, notes)
         write_json(
@@ -127,6 +143,16 @@ def clean(
 
 def _read(sources: Sequence[Source], notes: Notes) -> Iterator[pa.RecordBatch]:
     return batches(document for source in sources for document in source.documents(notes))
+
+
+def _shares(folder: Path, stages: Sequence[Stage]) -> list[MixShare]:
+    """What the last mix achieved."""
+    for number, stage in reversed(list(enumerate(stages, 1))):
+        path = folder / "scores" / f"{file_stem(number, stage.NAME)}.shares.arrow"
+        if isinstance(stage, Mix) and path.exists():
+            with pa.memory_map(str(path)) as source:
+                return [MixShare(**row) for row in pa.ipc.open_file(source).read_all().to_pylist()]
+    return []
 
 
 def _not_found(documents: Path, keep: Sequence[str]) -> list[str]:

@@ -243,8 +243,24 @@ def _settle(
                 report(stage.NAME, done, total)
                 if len(step.after):
                     yield step.after
+            if settled.copies is not None:
+                for again in _copies(file, settled.copies):
+                    tally.add(number, "out", again)
+                    yield again
     keys_path.unlink(missing_ok=True)
     spill.unlink()
+
+
+def _copies(file: Any, copies: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[pa.RecordBatch]:
+    """Documents that go on more than once, pass after pass, so that copies don't lie side by side."""
+    for turn in range(2, int(copies.max(initial=0)) + 1):
+        done = 0
+        for index in range(file.num_record_batches):
+            batch = file.get_batch(index)
+            again = batch.filter(pa.array(copies[done : done + len(batch)] >= turn))
+            done += len(batch)
+            if len(again):
+                yield again
 
 
 def _rows(table: pa.Table, start: int, count: int) -> pa.RecordBatch:

@@ -57,7 +57,7 @@ def language_warnings(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
         for stage, gone in stages.items():
             if stage in ("in", "out"):
                 continue
-            if stage != "language" and left >= WARN_DOCUMENTS and gone > WARN_SHARE * left:
+            if stage not in ("language", "mix") and left >= WARN_DOCUMENTS and gone > WARN_SHARE * left:
                 found.append(f"{stage} dropped {gone / left:.0%} of the texts in {language}")
             left -= gone
     return found

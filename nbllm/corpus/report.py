@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nbllm.corpus.engine import Count
+from nbllm.corpus.mix_report import MixShare, mix_table, repeated
 
 WARN_SHARE = 0.5
 WARN_DOCUMENTS = 20
@@ -72,6 +73,7 @@ class CorpusReport:
         names: the stages' names, in order.
         counts: of every stage and source; stage 0 is `read`.
         notes: hints and warnings, as sentences.
+        mix: what a stage `mix` took of each source.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class CorpusReport:
         lines: Sequence[str],
         counts: Iterable[Count],
         notes: Sequence[str] = (),
+        mix: Sequence[MixShare] = (),
     ) -> None:
         self.name = name
         self.recipe = recipe
@@ -90,6 +93,7 @@ class CorpusReport:
         self._names = list(names)
         self._lines = list(lines)
         self._notes = list(notes)
+        self.mix = list(mix)
 
     @property
     def stages(self) -> list[StageReport]:
@@ -132,21 +136,23 @@ class CorpusReport:
         for source in self.by_source:
             for stage in self._stages(source):
                 share = stage.dropped.documents / max(1, stage.came_in.documents)
-                if share > WARN_SHARE and stage.came_in.documents >= WARN_DOCUMENTS:
+                if stage.name != "mix" and share > WARN_SHARE and stage.came_in.documents >= WARN_DOCUMENTS:
                     reason = next(iter(stage.reasons))
                     found.append(f"{stage.name} dropped {share:.0%} of {source}, mostly as “{reason}”")
-        return found
+        return found + repeated(self.mix)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON, for `from_json`."""
         counts = [asdict(count) for count in self.counts]
         return {"name": self.name, "recipe": self.recipe, "names": self._names, "lines": self._lines, "counts": counts,
-                "notes": self._notes}  # fmt: skip
+                "notes": self._notes, "mix": [asdict(share) for share in self.mix]}  # fmt: skip
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CorpusReport:
         """The report that `to_json` wrote."""
-        return cls(**{**value, "counts": [Count(**count) for count in value["counts"]]})
+        counts = [Count(**count) for count in value["counts"]]
+        mix = [MixShare(**share) for share in value.get("mix", [])]
+        return cls(**{**value, "counts": counts, "mix": mix})
 
     def __str__(self) -> str:
         came, went = self.came_in, self.went_out
@@ -170,6 +176,8 @@ class CorpusReport:
                 sources.append([source, *(f"{amounts[kind].documents:,}" for kind in ("in", "dropped", "out")),
                                 f"{amounts['out'].bytes:,}"])  # fmt: skip
             lines += ["", *_aligned(sources)]
+        if self.mix:
+            lines += ["", *_aligned(mix_table(self.mix))]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
     __repr__ = __str__

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 
+from nbllm.corpus.mix_report import mix_table
 from nbllm.corpus.report import Amount, CorpusReport, StageReport
 
 STYLE = """<style>
@@ -57,7 +58,7 @@ def report_html(report: CorpusReport) -> str:
         f"<span class='quiet'>{html.escape(report.recipe)}</span><span>{numbers}</span></div>"
         f"<div class='quiet'>documents, by stage</div><div class='scroll'>{_flow(report)}</div>{notes}"
         f"<details open><summary>numbers</summary><div class='scroll'>{_stage_table(report)}{_source_table(report)}"
-        "</div></details></div>"
+        f"{_mix_table(report)}</div></details></div>"
     )
 
 
@@ -136,6 +137,15 @@ def _source_table(report: CorpusReport) -> str:
         f"<th scope='col'>{head}</th>" for head in ("source", "in", "dropped", "out", "characters", "bytes")
     )
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _mix_table(report: CorpusReport) -> str:
+    if not report.mix:
+        return ""
+    head, *rows = mix_table(report.mix)
+    heads = "".join(f"<th scope='col'>{html.escape(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _cells(amount: Amount) -> str:

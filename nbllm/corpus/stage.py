@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from nbllm.errors import UsageError
 
@@ -156,6 +158,8 @@ class Settled:
     """int64: documents with the same number go to one side of the split; null for those without company."""
     tables: Mapping[str, pa.Table] = dataclasses.field(default_factory=dict)
     """More to keep with the scores, such as pairs with their similarity."""
+    copies: NDArray[np.int64] | None = None
+    """How often each document that stays goes on; once without."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -298,6 +298,8 @@ class CleanPanel(anywidget.AnyWidget):
             return
         corpus, lines, keep = self.corpus, self._lines(), list(self.keep)
         sources, options = corpus.asked_again()
+        # the stages already hold the mix
+        options = {key: value for key, value in options.items() if key not in ("mix", "tokens", "bytes_per_token")}
         options = {**options, "stages": lines, "keep": keep, "name": corpus.name, "overwrite": True}
         self._busy = True
         last = 0.0

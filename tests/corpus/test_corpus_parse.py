@@ -56,7 +56,8 @@ def test_comments_and_blank_lines() -> None:
 @pytest.mark.parametrize("name", [name for name in STAGES if name != "python"])
 def test_a_stage_says_itself_in_full(name: str, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("word", encoding="utf-8")
-    line = f"{name} {({'language': 'en', 'blocklist': tmp_path / 'words.txt'}).get(name, '')}".strip()
+    given = {"language": "en", "mix": "web:1", "blocklist": tmp_path / "words.txt"}
+    line = f"{name} {given.get(name, '')}".strip()
     (stage,) = parse_stages([line])
     assert parse_stages([stage.line()]) == [stage]
     assert parse_stages([stage.line(short=True)]) == [stage]

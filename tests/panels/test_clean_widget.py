@@ -154,6 +154,19 @@ def test_without_a_corpus_it_says_what_to_type(tmp_path):
         show_clean(Session(Store(tmp_path / ".nbllm"), "empty"))
 
 
+def test_a_mix_is_applied_once(tmp_path, monkeypatch):
+    session = Session(Store(tmp_path / ".nbllm"), "test")
+    session.clean(texts=messy(), stages=["length min=80"], name="messy", mix={"texts": 1}, tokens=10_000)
+    panel = CleanPanel(session)
+    monkeypatch.setattr(panel, "send", lambda content, buffers=None: None)
+    panel._receive(None, {"do": "stage", "number": 1}, [])
+    panel._receive(None, {"do": "move", "number": 1, "handle": 0, "value": 120, "turn": 1, "rest": True}, [])
+    panel._apply()
+    panel.worker.join(30)
+    assert session.corpus.lines == ["length min=120", "mix texts:1 tokens=10000"]
+    panel.close()
+
+
 def test_outside_jupyter_it_is_text(session, capsys):
     show_clean(session)
     assert "repetition gopher" in capsys.readouterr().out

@@ -20,6 +20,7 @@ from nbllm.corpus.stages.language import Language
 from nbllm.corpus.stages.length import Length
 from nbllm.corpus.stages.line import DedupLine
 from nbllm.corpus.stages.minhash import DedupMinhash
+from nbllm.corpus.stages.mix import Mix
 from nbllm.corpus.stages.mojibake import FixMojibake
 from nbllm.corpus.stages.normalize import Normalize
 from nbllm.corpus.stages.paragraph import DedupParagraph
@@ -34,7 +35,7 @@ STAGES: Mapping[str, type[Stage]] = {
     stage.NAME: stage
     for stage in (
         *(Normalize, FixMojibake, Html, Language, Length, QualityGopher, QualityC4, QualityFineweb, RepetitionGopher),
-        *(DedupExact, DedupMinhash, DedupParagraph, DedupLine, Toxicity, Pii, Blocklist, Python),
+        *(DedupExact, DedupMinhash, DedupParagraph, DedupLine, Toxicity, Pii, Blocklist, Python, Mix),
     )
 }
 """By name; each has `SUMMARY` and `arguments()` (name -> Argument with default, summary, choices, positional)."""
