@@ -21,7 +21,8 @@ from typing import Any
 from torch import nn
 
 from nbllm.errors import NotFoundError
-from nbllm.inspect.architecture_reading import Unit, read
+from nbllm.inspect.architecture_reading import Reading, Unit, read
+from nbllm.inspect.residual import Step, adds_up, steps
 from nbllm.inspect.weight_stats import WeightStats, weight_stats
 
 _TOKENS = 1024
@@ -48,6 +49,10 @@ class Part:
     """Their memory as stored."""
     flops: int
     """A token, at `ModelSummary.tokens` tokens."""
+    heads: int = 0
+    """H of an attention part."""
+    groups: int = 0
+    """K of an attention part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +62,8 @@ class Layers:
     numbers: tuple[int, ...]
     parts: tuple[Part, ...]
     """Those of the first of them; all others have as many parameters, bytes and FLOPs."""
+    steps: tuple[Step, ...]
+    """How the parts hang on the residual stream (see `residual`); empty where that couldn't be read."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -79,6 +86,8 @@ class ModelSummary:
     """Memory of the weights as stored."""
     tokens: int
     """S of the FLOPs."""
+    embeddings_added: bool = False
+    """Whether several embeddings (tokens, positions) are added before the first layer."""
     _loaded: Any = field(default=None)
 
     @property
@@ -94,13 +103,29 @@ class ModelSummary:
                 return part
         raise NotFoundError("The model has no such part", next="See the ids in .before, .layers and .after")
 
-    def stats(self, id: str) -> list[WeightStats]:
-        """Statistics of a part's weights, computed now; raises NotFoundError where the model isn't in memory now."""
+    def stats(self, id: str, *, layer: int | None = None, most: int | None = None) -> list[WeightStats]:
+        """Statistics of a part's weights, computed now.
+
+        Args:
+            id: the part's id.
+            layer: which of the layers that are like the part's; the first by default.
+            most: how many weights at most; all by default.
+
+        Raises:
+            NotFoundError: the model isn't in memory now, or it has no such part or layer.
+        """
         model = self._loaded() if self._loaded is not None else None
         if model is None:
             raise NotFoundError("The model isn't in memory any more", next="Type %llm_model again")
+        names = self.part(id).names
+        if layer is not None:
+            group = next((group for group in self.layers if id in {part.id for part in group.parts}), None)
+            if group is None or layer not in group.numbers:
+                raise NotFoundError("No such layer has this part", received=layer, next="See .numbers in .layers")
+            first = f".{group.numbers[0]}."
+            names = tuple(name.replace(first, f".{layer}.", 1) for name in names)
         tensors = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
-        return [weight_stats(name, tensors[name]) for name in self.part(id).names if name in tensors]
+        return [weight_stats(name, tensors[name]) for name in names[:most] if name in tensors]
 
     def __repr__(self) -> str:
         layers = sum(len(group.numbers) for group in self.layers)
@@ -118,22 +143,33 @@ def summarize(model: Any, *, name: str = "", tokens: int | None = None) -> Model
     context = _setting(model, "max_position_embeddings")
     tokens = tokens or min(_TOKENS, context or _TOKENS)
     seen: set[int] = set()
+    hanging: list[tuple[Step, ...]] = []
+    added = False
     try:
         reading = read(model)
-        before = _parts(model, reading.before, tokens, seen)
-        blocks = [_parts(model, units, tokens, seen) for units in reading.blocks]
-        after = _parts(model, reading.after, tokens, seen)
+        before = _parts(model, _grouped(model, reading.before), tokens, seen) + _rotary(model, reading)
+        groups = [_grouped(model, units) for units in reading.blocks]
+        blocks = [_parts(model, group, tokens, seen) for group in groups]
+        after = _parts(model, _grouped(model, reading.after), tokens, seen)
+        for group, given in zip(groups, reading.given, strict=True):
+            hanging.append(steps([units for _, units in group], reading.outputs, given))
+        embedded = [unit for unit in reading.before if isinstance(unit.module, nn.Embedding)]
+        others = [unit for unit in (*reading.before, *reading.blocks[0]) if unit not in embedded]
+        added = adds_up([unit.given for unit in embedded], others[0].taken)
     except Exception:  # whatever a model does with two tokens that it wasn't made for
         before, blocks, after = (), [], ()
     alike: dict[Any, list[int]] = {}
     for number, parts in enumerate(blocks):
-        alike.setdefault(tuple((one.title, one.facts, one.parameters, one.flops) for one in parts), []).append(number)
+        key = tuple((one.title, one.facts, one.parameters, one.flops) for one in parts), hanging[number]
+        alike.setdefault(key, []).append(number)
     tensors = {id(weight): weight for weight in [*model.parameters(), *_packed(model)]}
     return ModelSummary(
         model=name or type(model).__name__,
         kind=type(model).__name__,
         before=before,
-        layers=tuple(Layers(numbers=tuple(found), parts=blocks[found[0]]) for found in alike.values()),
+        layers=tuple(
+            Layers(numbers=tuple(found), parts=blocks[found[0]], steps=hanging[found[0]]) for found in alike.values()
+        ),
         after=after,
         tree=tuple(
             (path, type(module).__name__, sum(weight.numel() for weight in module.parameters()))
@@ -143,6 +179,7 @@ def summarize(model: Any, *, name: str = "", tokens: int | None = None) -> Model
         parameters=sum(weight.numel() for weight in model.parameters()),
         size_bytes=sum(weight.nbytes for weight in tensors.values()),
         tokens=tokens,
+        embeddings_added=added,
         _loaded=weakref.ref(model),
     )
 
@@ -151,7 +188,37 @@ def _packed(model: nn.Module) -> list[Any]:
     return [b for module in model.modules() if hasattr(module, "packed") for b in module.buffers(recurse=False)]
 
 
-def _parts(model: Any, units: Iterable[Unit], tokens: int, seen: set[int]) -> tuple[Part, ...]:
+def _parts(model: Any, groups: Iterable[tuple[str, list[Unit]]], tokens: int, seen: set[int]) -> tuple[Part, ...]:
+    return tuple(_part(model, kind, units, tokens, seen) for kind, units in groups)
+
+
+def _rotary(model: Any, reading: Reading) -> tuple[Part, ...]:
+    """Positions without weights, which turn queries and keys (Su et al. 2021, https://arxiv.org/abs/2104.09864)."""
+    if not reading.rotary:
+        return ()
+    settings = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    found = settings if "rope_theta" in settings else next((s for s in settings.values() if isinstance(s, dict)), {})
+    facts = ["turn queries and keys"]
+    facts += [f"base {found['rope_theta']:,.0f}"] if found.get("rope_theta") else []
+    facts += [str(found["rope_type"])] if found.get("rope_type") not in (None, "default") else []
+    name, module = reading.rotary[0]
+    tables = [(f"{name}.{key}", table) for key, table in module.named_buffers(recurse=False) if "original" not in key]
+    return (
+        Part(
+            id=name,
+            kind="positions",
+            title="rotary positions",
+            facts=tuple(facts),
+            shapes=tuple((key, tuple(one.shape), str(one.dtype).removeprefix("torch.")) for key, one in tables),
+            names=tuple(key for key, _ in tables),
+            parameters=0,
+            size_bytes=sum(one.nbytes for _, one in tables),
+            flops=0,
+        ),
+    )
+
+
+def _grouped(model: Any, units: Iterable[Unit]) -> list[tuple[str, list[Unit]]]:
     """Neighbouring units of one kind, together."""
     runs: list[tuple[str, list[Unit]]] = []
     for unit in units:
@@ -160,7 +227,7 @@ def _parts(model: Any, units: Iterable[Unit], tokens: int, seen: set[int]) -> tu
             runs[-1][1].append(unit)
         else:
             runs.append((kind, [unit]))
-    return tuple(_part(model, kind, found, tokens, seen) for kind, found in runs)
+    return runs
 
 
 def _kind(model: Any, unit: Unit) -> str:
@@ -169,7 +236,7 @@ def _kind(model: Any, unit: Unit) -> str:
         return "head"
     if isinstance(unit.module, nn.Embedding):
         return "embedding" if unit.module is model.get_input_embeddings() else "positions"
-    if "Norm" in type(unit.module).__name__ and last not in ("q_norm", "k_norm", "q_layernorm", "k_layernorm"):
+    if "Norm" in type(unit.module).__name__ and not last.startswith(("q_", "k_", "kv_")):  # those are attention's own
         return "norm"
     if _attention(model, unit) is not None:
         return "attention"
@@ -179,7 +246,7 @@ def _kind(model: Any, unit: Unit) -> str:
 def _attention(model: Any, unit: Unit) -> Any:
     """The innermost attention module around a unit."""
     parts = unit.name.split(".")
-    above = [model.get_submodule(".".join(parts[:count])) for count in range(1, len(parts))]
+    above = [model.get_submodule(".".join(parts[:count])) for count in range(1, len(parts) + 1)]
     return next((module for module in reversed(above) if "Attention" in type(module).__name__), None)
 
 
@@ -191,7 +258,7 @@ def _part(model: Any, kind: str, units: list[Unit], tokens: int, seen: set[int])
     own = {id(weight) for unit in units for weight in unit.module.parameters(recurse=False)}
     facts = ["tied: shares the embedding's weights"] if shared and kind == "head" else []
     experts, active = _experts(model, units)
-    flops = 0
+    flops = heads = groups = 0
     for unit in units:
         if isinstance(unit.module, nn.Embedding):
             continue
@@ -203,11 +270,13 @@ def _part(model: Any, kind: str, units: list[Unit], tokens: int, seen: set[int])
             flops += 2 * unit.taken.shape[-1] * unit.given.shape[-1]
     if kind == "attention" and len(units) > 1:
         module = _attention(model, units[0])
-        size = next((n for name in ("head_dim", "attention_head_size") if (n := int(getattr(module, name, 0)))), 0)
         heads = int(getattr(module, "num_heads", None) or _setting(model, "num_attention_heads") or 1)
-        groups = int(getattr(module, "num_key_value_groups", 1))
+        names = ("head_dim", "attention_head_size", "head_size")
+        size = next((n for name in names if (n := int(getattr(module, name, 0)))), 0)
+        size = size or (_setting(model, "hidden_size") or 0) // heads
+        groups = heads // int(getattr(module, "num_key_value_groups", 1))
         window = getattr(module, "sliding_window", None)
-        facts += [f"{heads} heads of {size}", *([f"{heads // groups} key/value heads"] if groups > 1 else [])]
+        facts += [f"{heads} heads of {size}", *([f"{groups} key/value heads"] if groups < heads else [])]
         facts += [f"window of {window:,} tokens"] if window else []
         flops += 4 * heads * size * tokens
     if kind == "feed_forward" and experts > 1:
@@ -220,14 +289,22 @@ def _part(model: Any, kind: str, units: list[Unit], tokens: int, seen: set[int])
     return Part(
         id=units[0].name,
         kind=kind,
-        title=kind.replace("_", "-") if kind != "norm" else type(units[0].module).__name__,
+        title=_title(kind, units[0]),
         facts=tuple(facts),
         shapes=tuple((name, tuple(weight.shape), str(weight.dtype).removeprefix("torch.")) for name, weight in weights),
         names=tuple(name for name, _ in weights),
         parameters=sum(weight.numel() for key, weight in new.items() if key in own),
         size_bytes=sum(weight.nbytes for weight in new.values()),
         flops=flops,
+        heads=heads,
+        groups=groups,
     )
+
+
+def _title(kind: str, unit: Unit) -> str:
+    if kind in ("norm", "other"):
+        return type(unit.module).__name__
+    return "token types" if kind == "positions" and "type" in unit.name.rpartition(".")[2] else kind.replace("_", "-")
 
 
 def _experts(model: Any, units: list[Unit]) -> tuple[int, int]:

@@ -54,6 +54,10 @@ class Reading:
     given: tuple[Tensor, ...]
     """What each block gives back."""
     after: tuple[Unit, ...]
+    outputs: dict[str, Tensor]
+    """What every module within the blocks gave, by its name."""
+    rotary: tuple[tuple[str, nn.Module], ...]
+    """Modules without weights that turn queries and keys by position, and ran."""
 
 
 def read(model: Any) -> Reading:
@@ -76,9 +80,16 @@ def read(model: Any) -> Reading:
     for index, block in enumerate(blocks):
 
         def left(_module: nn.Module, _taken: Any, output: Any, index: int = index) -> None:
-            ends[index] = output if isinstance(output, Tensor) else output[0]
+            ends[index] = (output if isinstance(output, Tensor) else output[0]).clone()
 
         hooks.append(block.register_forward_hook(left))
+    around: dict[str, tuple[Tensor | None, Tensor | None]] = {}
+    rotary = {name: module for name, module in model.named_modules() if "Rotary" in type(module).__name__}
+    turned: dict[str, tuple[Tensor | None, Tensor | None]] = {}
+    for name, module in blocks.named_modules(prefix=prefix):
+        hooks.append(module.register_forward_hook(_noting(around, name)))
+    for name, module in rotary.items():
+        hooks.append(module.register_forward_hook(_noting(turned, name)))
     ids = torch.tensor([[1, 2]], device=model.get_input_embeddings().weight.device)
     try:
         with torch.no_grad():
@@ -107,15 +118,22 @@ def read(model: Any) -> Reading:
         block_names=names,
         given=tuple(ends[index] for index in range(len(blocks))),
         after=tuple(made[name] for at, name in outside if at > places[0]),
+        outputs={name: given for name, (_, given) in around.items() if given is not None},
+        rotary=tuple((name, rotary[name]) for name in turned),
     )
 
 
 def _noting(ran: dict[str, tuple[Tensor | None, Tensor | None]], name: str) -> Any:
     def note(_module: nn.Module, taken: Any, output: Any) -> None:
-        first = taken[0] if taken and isinstance(taken[0], Tensor) else None
-        ran.setdefault(name, (first, output if isinstance(output, Tensor) else None))
+        if name not in ran:  # copies: some models add to a tensor in place
+            given = output[0] if isinstance(output, tuple) and output else output
+            ran[name] = _copied(taken[0] if taken else None), _copied(given)
 
     return note
+
+
+def _copied(value: Any) -> Tensor | None:
+    return value.clone() if isinstance(value, Tensor) else None
 
 
 def _quantized(module: nn.Module) -> list[tuple[str, Tensor]]:

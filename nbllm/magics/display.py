@@ -201,11 +201,12 @@ class Display:
         show_lens(session, lens, text=text, wanted=wanted)
 
     def _model_again(self, summary: Any) -> None:
+        import nbllm
         from nbllm.panels import show_model
 
         if id(summary) not in self._shown:
             self._shown.add(id(summary))
-            show_model(summary)
+            show_model(nbllm.session(), summary)
 
     def _lens_again(self, lens: Any) -> None:
         import nbllm

@@ -1,112 +1,148 @@
-"""A model's architecture as a picture: the parts in the order they run, alike layers once; shapes where a part opens.
+"""The model panel: the architecture as a picture whose parts can be chosen, with the statistics of a part's weights.
 
-HTML that needs no kernel and no script: a part opens by click or keyboard. Knows a summary as an object with `before`,
-`layers`, `after` and `tree`. All text from data is escaped.
+Statistics are worked out by a thread when a part is chosen, for one layer at a time; of several wishes only the newest
+is kept. The same picture stays in the saved notebook (`model_face`), with the part that was chosen last.
 """
 
 from __future__ import annotations
 
-import html
+import threading
 from typing import Any
 
-from nbllm.panels import registry, text
-from nbllm.panels.face import table, wrap
+import anywidget
 
-_STYLE = (
-    ".nbllm-model{max-width:680px}"
-    ".nbllm-model details{border:1px solid var(--nb-line);border-left:4px solid var(--c,var(--nb-line));"
-    "border-radius:4px;margin:0 0 5px;padding:3px 8px}"
-    ".nbllm-model summary{display:flex;flex-wrap:wrap;gap:0 12px;cursor:pointer}"
-    ".nbllm-model summary b{font-weight:600;min-width:8em}"
-    ".nbllm-model summary .nbllm-dim{margin-left:auto;text-align:right}"
-    ".nbllm-model .attention{--c:var(--nb-s1)}.nbllm-model .feed_forward{--c:var(--nb-s2)}"
-    ".nbllm-model .embedding,.nbllm-model .head{--c:var(--nb-s3)}.nbllm-model .positions{--c:var(--nb-s4)}"
-    ".nbllm-model fieldset{border:1px solid var(--nb-fg2);border-radius:6px;margin:0 0 5px;padding:6px 10px 3px;"
-    "min-width:0}.nbllm-model legend{font-size:12px;color:var(--nb-fg2);padding:0 5px}"
-    ".nbllm-model td:first-child{text-align:left;overflow-wrap:anywhere}"
-)
-_MOST_SHAPES = 24
-_MOST_ROWS = 400
+from nbllm.errors import NbllmError
+from nbllm.panels import model_face, registry, source
+from nbllm.panels.face import Face
+from nbllm.panels.model_drawing import as_message, draw
+
+_MOST_WEIGHTS = 24
 
 
-def show_model(summary: Any) -> None:
-    """Displays the picture with its text; text alone outside Jupyter."""
+def show_model(session: Any, summary: Any) -> None:
+    """Displays the picture and the static face that stays in the saved notebook; text outside Jupyter.
+
+    Args:
+        session: whose lock is held while weights are looked at.
+        summary: the architecture.
+    """
     if not registry.has_kernel():
-        print(as_text(summary))
+        print(model_face.as_text(summary))
         return
     from IPython.display import publish_display_data
 
-    publish_display_data({"text/html": wrap(as_html(summary)), "text/plain": as_text(summary)})
-
-
-def as_html(summary: Any) -> str:
-    """The picture, or the tree of a model that couldn't be read into layers."""
+    panel = ModelPanel(session, summary)
+    registry.enter("model", f"{id(session)}", panel)
     if summary.layers:
-        parts = [_part(part) for part in summary.before]
-        for group in summary.layers:
-            inside = "".join(_part(part) for part in group.parts)
-            parts.append(f"<fieldset><legend>{html.escape(_layers(group))}</legend>{inside}</fieldset>")
-        body = "".join([*parts, *(_part(part) for part in summary.after)])
-    else:
-        rows = [[name, kind, text.count(count)] for name, kind, count in summary.tree[:_MOST_ROWS]]
-        body = table(["module", "class", "parameters"], rows, "modules: this model has no layers that could be read")
-    return (
-        f'<style>{_STYLE}</style><div class="nbllm-head"><strong>Model</strong><span class="nbllm-chip">'
-        f'{html.escape(summary.model)}</span><span class="nbllm-dim">{html.escape(_facts(summary))}</span></div>'
-        f'<div class="nbllm-body"><div class="nbllm-model">{body}</div></div>'
-    )
+        view = {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}
+        publish_display_data({"application/vnd.jupyter.widget-view+json": view})
+    panel.start()
 
 
-def as_text(summary: Any) -> str:
-    """The same in plain text."""
-    lines = [f"{summary.model}: {_facts(summary)}"]
-    lines += [f"  {_line(part)}" for part in summary.before]
-    for group in summary.layers:
-        lines += [f"  {_layers(group)}", *(f"    {_line(part)}" for part in group.parts)]
-    lines += [f"  {_line(part)}" for part in summary.after]
-    if not summary.layers:
-        lines += [f"  {name}  {kind}  {text.count(count)}" for name, kind, count in summary.tree[:_MOST_ROWS]]
-    return "\n".join(lines)
+class ModelPanel(anywidget.AnyWidget):
+    """The widget of one picture; `show_model` makes, registers and displays it.
 
+    Messages to the page: `snapshot` (`model`, `facts`, `drawing`, `parts`, `face`) and `news`, both with `state`:
+    `chosen`, `layer`, `doing`, `error` and `weights` (each a `name`, `lines` and `histogram`, an SVG path).
+    Messages from the page: `snapshot`, and `do: look` with `part` and `layer`.
+    """
 
-def _facts(summary: Any) -> str:
-    flops = f" · {_flops(summary.flops)} a token at {text.count(summary.tokens)} tokens" if summary.layers else ""
-    return f"{summary.kind} · {text.count(summary.parameters)} parameters · {text.size(summary.size_bytes)}{flops}"
+    _esm = source.module("model")
+    _css = source.style() + model_face.STYLE
 
+    def __init__(self, session: Any, summary: Any) -> None:
+        super().__init__()
+        self.session, self.summary = session, summary
+        self.chosen: str | None = None
+        self.layer: int | None = None
+        self.stats: list[Any] = []
+        self.face = Face()
+        self._wish: dict[str, Any] | None = None
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
+        self._stale = False
+        self.on_msg(self._receive)
 
-def _layers(group: Any) -> str:
-    numbers = list(group.numbers)
-    whole = numbers == list(range(numbers[0], numbers[-1] + 1))
-    named = f"{numbers[0]} to {numbers[-1]}" if whole and len(numbers) > 1 else ", ".join(map(str, numbers))
-    return f"{len(numbers)} × layer ({named}); each adds to the residual stream"
+    def start(self) -> None:
+        """Shows the static face and begins to listen."""
+        self.face.show(model_face.as_html(self.summary), model_face.as_text(self.summary))
+        threading.Thread(target=self._work, name="nbllm-panel-model", daemon=True).start()
 
+    def settle(self) -> None:
+        """Brings the static face up to date."""
+        if self._stale and not self._closed:
+            self._stale = False
+            page = model_face.as_html(self.summary, self.chosen, self.layer, self.stats)
+            self.face.update(page, model_face.as_text(self.summary, self.stats))
 
-def _line(part: Any) -> str:
-    return " · ".join([part.title, *part.facts, _cost(part)])
+    def close(self) -> None:
+        """Ends the thread and removes the panel from the page; the static face stays."""
+        if not self._closed:
+            self._closed = True
+            registry.leave(self)
+            self._wake.set()
+            super().close()
 
+    def _receive(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
+        if content.get("ask") == "snapshot":
+            head = {"kind": "snapshot", "view": str(content.get("view")), "face": self.face.id}
+            self.send({**head, **self._about(), **self._state()})
+        elif content.get("do") == "look":
+            with self._lock:
+                self._wish = content
+            self._wake.set()
 
-def _cost(part: Any) -> str:
-    costs = [f"{text.count(part.parameters)} parameters", text.size(part.size_bytes)]
-    return " · ".join([*costs, *([_flops(part.flops)] if part.flops else [])])
+    def _work(self) -> None:
+        while not self._closed:
+            self._wake.wait(2.0 if self._stale else None)
+            self._wake.clear()
+            with self._lock:
+                wish, self._wish = self._wish, None
+            if wish is None:
+                self.settle()
+                continue
+            try:
+                self._look(wish)
+            except Exception as error:  # shown in the panel: nobody sees a traceback of this thread
+                known = str(error) if isinstance(error, NbllmError) else f"{type(error).__name__}: {error}"
+                self._tell(error=" ".join(known.split()))
 
+    def _look(self, wish: dict[str, Any]) -> None:
+        part = str(wish.get("part"))
+        layer = int(wish["layer"]) if wish.get("layer") is not None else None
+        self._tell(doing="looking at the weights…")
+        with self.session.lock:
+            stats = self.summary.stats(part, layer=layer, most=_MOST_WEIGHTS)
+        self.chosen, self.layer, self.stats, self._stale = part, layer, stats, True
+        self._tell()
 
-def _flops(count: int) -> str:
-    for unit, scale in (("TFLOPs", 1e12), ("GFLOPs", 1e9), ("MFLOPs", 1e6)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{text.count(count / 1e3)} kFLOPs"
+    def _tell(self, *, doing: str = "", error: str = "") -> None:
+        if not self._closed:
+            self.send({"kind": "news", **self._state(doing=doing, error=error)})
 
+    def _state(self, *, doing: str = "", error: str = "") -> dict[str, Any]:
+        weights = [
+            {"name": one.name, "lines": model_face.weight_lines(one), "histogram": model_face.histogram(one)}
+            for one in self.stats
+        ]
+        state = {"chosen": self.chosen, "layer": self.layer, "doing": doing, "error": error, "weights": weights}
+        return {"state": state}
 
-def _part(part: Any) -> str:
-    rows = "".join(
-        f'<tr><td class="nbllm-mono">{html.escape(name)}</td><td>{" × ".join(map(str, shape))}</td>'
-        f"<td>{html.escape(dtype)}</td></tr>"
-        for name, shape, dtype in part.shapes[:_MOST_SHAPES]
-    )
-    more = len(part.shapes) - _MOST_SHAPES
-    rows += f"<tr><td>… and {more} more</td></tr>" if more > 0 else ""
-    return (
-        f'<details class="{html.escape(part.kind)}"><summary><b>{html.escape(part.title)}</b>'
-        f'<span>{html.escape(" · ".join(part.facts))}</span><span class="nbllm-dim">{html.escape(_cost(part))}</span>'
-        f'</summary><div class="nbllm-table"><table><tbody>{rows}</tbody></table></div></details>'
-    )
+    def _about(self) -> dict[str, Any]:
+        summary = self.summary
+        parts = {}
+        for group in (None, *summary.layers):
+            for part in group.parts if group is not None else (*summary.before, *summary.after):
+                parts[part.id] = {
+                    "title": part.title,
+                    "facts": [*part.facts, model_face.cost(part)],
+                    "layers": list(group.numbers) if group is not None else [],
+                    "more": max(0, len(part.names) - _MOST_WEIGHTS),
+                }
+        return {
+            "model": summary.model,
+            "facts": model_face.facts(summary),
+            "drawing": as_message(draw(summary, model_face.cost, model_face.layers_label)),
+            "parts": parts,
+        }
