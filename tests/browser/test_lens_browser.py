@@ -53,7 +53,7 @@ def test_cells_are_walked_through_and_a_checkpoint_is_chosen(open_notebook):
     slider = panel.get_by_role("slider", name="checkpoint")
     slider.focus()
     slider.press("ArrowLeft")
-    notebook.wait_for_kernel("session.asked[-1]", "('abc', {'top': 3, 'checkpoint': 100})")
+    notebook.wait_for_kernel("session.asked[-1:]", "[('abc', {'top': 3, 'checkpoint': 100})]")
     saved = notebook.save()
     outputs = saved["cells"][0]["outputs"]
     face = next("".join(output["data"]["text/html"]) for output in outputs if "text/html" in output.get("data", {}))

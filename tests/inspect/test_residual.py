@@ -65,5 +65,5 @@ def test_each_layer_has_its_own_statistics():
     name = attention.names[0].replace(".0.", ".1.")
     stats = made.stats(attention.id, layer=1)[0]
     assert stats.name == name
-    assert stats.norm == pytest.approx(float(dict(model.named_parameters())[name].norm()), rel=1e-5)
+    assert stats.norm == pytest.approx(float(dict(model.named_parameters())[name].detach().norm()), rel=1e-5)
     assert (attention.heads, attention.groups) == (4, 4)
