@@ -35,7 +35,12 @@ SHARED_OPTIONS = (
     Option(name="--checkpointing", help="compute activations again in the backward pass, to save memory", kind="flag"),
     Option(name="--compile", help="compile the model: a slow first step, then faster ones", kind="flag"),
     Option(name="--attention", help="implementation", default="auto", choices=KINDS),
-    Option(name="--fused", help="loss without logits, in chunks", default="auto", choices=("auto", "torch", "off")),
+    Option(
+        name="--fused",
+        help="loss without logits in chunks of PyTorch, or with the layers' kernels in Triton",
+        default="auto",
+        choices=("auto", "triton", "torch", "off"),
+    ),
     Option(name="--clip", help="largest gradient norm; 0 doesn't clip", kind="number", default=1.0),
     Option(name="--held-out", help="fraction of documents never trained on", kind="number", default=0.05),
     Option(name="--eval-every", help="steps between held-out evaluations; 0 only at the end", kind="integer"),

@@ -109,7 +109,7 @@ def _backward(
 
 @_forward.register_kernel("cuda")
 def _(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, offset: float) -> tuple[Tensor, Tensor, Tensor]:
-    if x.shape[-1] > MOST_WIDE or not runs_in_triton(x, residual, weight):
+    if x.shape[-1] > MOST_WIDE or not runs_in_triton("rms_norm", x, residual, weight):
         return _forward._init_fn(x, residual, weight, eps, offset)
     from nbllm.ops.kernels import rms_norm as kernels
 
@@ -120,7 +120,7 @@ def _(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, offset: fl
 def _(
     grad: Tensor, total_grad: Tensor | None, total: Tensor, weight: Tensor, rstd: Tensor, offset: float
 ) -> tuple[Tensor, Tensor]:
-    if total.shape[-1] > MOST_WIDE or not runs_in_triton(grad, total_grad, total, weight):
+    if total.shape[-1] > MOST_WIDE or not runs_in_triton("rms_norm", grad, total_grad, total, weight):
         return _backward._init_fn(grad, total_grad, total, weight, rstd, offset)
     from nbllm.ops.kernels import rms_norm as kernels
 

@@ -75,7 +75,7 @@ def _turn(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, back: bool) -> tuple[T
 
 @_turn.register_kernel("cuda")
 def _(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, back: bool) -> tuple[Tensor, Tensor]:
-    if not runs_in_triton(q, k, cos, sin):
+    if not runs_in_triton("rope", q, k, cos, sin):
         return _turn._init_fn(q, k, cos, sin, back)
     from nbllm.ops.kernels import rope as kernels
 

@@ -61,7 +61,7 @@ def _backward(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
 
 @_forward.register_kernel("cuda")
 def _(gate: Tensor, up: Tensor) -> Tensor:
-    if not runs_in_triton(gate, up):
+    if not runs_in_triton("swiglu", gate, up):
         return _forward._init_fn(gate, up)
     from nbllm.ops.kernels import swiglu as kernels
 
@@ -70,7 +70,7 @@ def _(gate: Tensor, up: Tensor) -> Tensor:
 
 @_backward.register_kernel("cuda")
 def _(grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    if not runs_in_triton(grad, gate, up):
+    if not runs_in_triton("swiglu", grad, gate, up):
         return _backward._init_fn(grad, gate, up)
     from nbllm.ops.kernels import swiglu as kernels
 

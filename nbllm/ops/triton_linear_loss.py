@@ -79,7 +79,7 @@ def chunks(
 def _(
     hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, token_weights: Tensor | None, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if not runs_in_triton(hidden, weight, bias):
+    if not runs_in_triton("linear_loss", hidden, weight, bias):
         return _sum._init_fn(hidden, weight, targets, bias, token_weights, *options)
     with torch.autocast(hidden.device.type, enabled=False):
         losses, d_hidden, d_weight, d_bias = chunks(hidden, weight, targets, bias, token_weights, *options)
@@ -90,7 +90,7 @@ def _(
 def _(
     hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, token_weights: Tensor | None, *options: Any
 ) -> Tensor:
-    if not runs_in_triton(hidden, weight, bias):
+    if not runs_in_triton("linear_loss", hidden, weight, bias):
         return _losses._init_fn(hidden, weight, targets, bias, token_weights, *options)
     with torch.autocast(hidden.device.type, enabled=False):
         return chunks(hidden, weight, targets, bias, token_weights, *(*options, False, False, False))[0]

@@ -20,6 +20,8 @@ STATUS = {
     "died": ("✕", "bad"),
 }
 
+_FORMS = {"torch": "PyTorch", "triton": "Triton"}
+
 
 class Head(TypedDict):
     """The numbers of a run's header, as the panel shows them."""
@@ -187,9 +189,19 @@ def _where(run: Any, history: RunHistory) -> str:
     for key, word in (("compiled", "compiled"), ("checkpointing", "activations checkpointed")):
         if start.get(key):
             words.append(word)
-    if start.get("fused") not in (None, "off"):
-        words.append("fused loss")
+    words += _fused(start)
     return ", ".join(word for word in words if word)
+
+
+def _fused(start: dict[str, Any]) -> list[str]:
+    """Which fused ops are active, and why not where they aren't."""
+    form, layers, why = start.get("fused"), start.get("fused_layers"), start.get("kernels_why")
+    if form is None:
+        return []
+    loss = f"all logits ({start.get('fused_why')})" if form == "off" else f"fused loss in {_FORMS.get(form, form)}"
+    if layers:
+        return [loss, f"fused layers in Triton ({why})"]
+    return [loss, f"no fused layers ({why})"] if why else [loss]
 
 
 def _chart(numbers: Head, history: RunHistory) -> str:

@@ -186,7 +186,10 @@ def _model_row(session: Session) -> CardRow:
         parts.append(f"checkpoint at step {last.step:,}")
         if last.bits_per_byte is not None:
             parts.append(f"{last.bits_per_byte:.3f} held-out bits a byte")
-    return CardRow(kind="model", name=reference.source, detail=f"{', '.join(parts)}; {row.detail}", stale=row.stale)
+    started = run.events("start")
+    fused = f"; {started[-1]['fused_summary']}" if started and started[-1].get("fused_summary") else ""
+    detail = f"{', '.join(parts)}; {row.detail}{fused}"
+    return CardRow(kind="model", name=reference.source, detail=detail, stale=row.stale)
 
 
 def _number(value: object) -> str:

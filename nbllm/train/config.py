@@ -23,7 +23,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "schedule": ("cosine", "wsd", "linear", "constant"),
     "precision": ("auto", "fp32", "fp16", "bf16"),
     "attention": attention.KINDS,
-    "fused": ("auto", "torch", "off"),
+    "fused": ("auto", "triton", "torch", "off"),
 }
 _TRACKERS = ("tensorboard",)
 
@@ -153,9 +153,10 @@ class TrainConfig:
     """Recompute activations in the backward pass to save memory."""
     attention: Literal["auto", "sdpa", "flash", "flex", "eager"] = "auto"
     """Attention implementation; `auto`: sdpa where the model has it; `flash` and `flex` train on GPUs only."""
-    fused: Literal["auto", "torch", "off"] = "auto"
-    """The loss without logits: `torch` in chunks of plain PyTorch; `auto` where the model has a plain linear head;
-    `off`: all logits."""
+    fused: Literal["auto", "triton", "torch", "off"] = "auto"
+    """Fused ops. `torch`: the loss without logits, in chunks of PyTorch; `triton`: that and the layers' norms, gates
+    and rotary positions in Triton's kernels, on a GPU; `auto`: the first where the model has a plain linear head, the
+    kernels where `%llm_bench --ops` found them faster on this GPU; `off`: all logits."""
     adapter: AdapterConfig | None = None
     """Train this adapter instead of all weights."""
     adapter_name: str | None = None

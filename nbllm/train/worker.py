@@ -31,7 +31,7 @@ from nbllm.errors import NbllmError, NotFoundError, RunError, StoreError, UsageE
 from nbllm.model import PRESETS, check_packing, dtype_name, parameter_count
 from nbllm.shards import Loader, Masking, Shards
 from nbllm.store import Manifest, Parent, Store, read_json, write_json
-from nbllm.train import attention, locks, machines, objective, parallel, setup
+from nbllm.train import attention, fused, locks, machines, objective, parallel, setup
 from nbllm.train import checkpoint as disk
 from nbllm.train.compiled import compile_blocks
 from nbllm.train.config import TrainConfig
@@ -129,6 +129,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
         "parameters": parameter_count(bare),
         "trained_parameters": parameter_count(bare, trainable=True),
     }
+    kernels = fused.choose(bare, fused=config.fused, parallel=config.parallel)
     inner = _with_loss(config, bare)
     if config.compile:
         compile_blocks(bare)
@@ -192,8 +193,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             lr=trainer.plan.lr,
             seq_len=config.seq_len,
             objective=goal,
-            fused=inner.fused,
-            fused_why=inner.why,
+            **kernels.event(inner.fused, inner.why),
         )
     status = trainer.run()
     if config.adapter is not None and main_process:  # ddp: the model is whole
@@ -230,7 +230,8 @@ def _with_loss(config: TrainConfig, bare: PreTrainedModel) -> LossModel:
         "label_smoothing": config.label_smoothing,
         "z_loss": config.z_loss,
     }
-    return LossModel(bare, fused=config.fused, settings=settings)
+    # whether a kernel computes the loss without logits was chosen before
+    return LossModel(bare, fused="torch" if config.fused == "triton" else config.fused, settings=settings)
 
 
 def _optimizer(config: TrainConfig, bare: PreTrainedModel, *, begun: str | None) -> tuple[str, float]:

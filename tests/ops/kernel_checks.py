@@ -236,7 +236,7 @@ def check_through_autograd() -> None:
     for op in (module._sum, module._losses):  # type: ignore[attr-defined]
         cuda = op._backend_fns["cuda"]
         op.register_kernel("cpu")(cuda)
-    use_triton(True)
+    use_triton(["linear_loss"])
     called = []
     original = module.chunks  # type: ignore[attr-defined]
     module.chunks = lambda *args: called.append(1) or original(*args)  # type: ignore[attr-defined]

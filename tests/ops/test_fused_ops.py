@@ -3,8 +3,10 @@ one op. What the kernels compute is in test_triton_kernels.py."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nbllm.errors import UsageError
-from nbllm.ops import add_rms_norm, rms_norm, rope, swiglu, use_triton
+from nbllm.ops import add_rms_norm, faster_here, keep_faster, rms_norm, rope, swiglu, use_triton
 from nbllm.ops.backend import runs_in_triton
 
 norm_room, swiglu_room, rope_room = (sys.modules[f"nbllm.ops.{name}"] for name in ("rms_norm", "swiglu", "rope"))
@@ -145,10 +147,25 @@ def test_what_doesnt_fit_is_refused() -> None:
 def test_the_kernels_wait_until_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     x = numbers(4, 8).float()
-    assert not runs_in_triton(x)
-    use_triton(True)
+    assert not runs_in_triton("rope", x)
+    use_triton(["rope"])
     try:
-        assert runs_in_triton(x)
-        assert not runs_in_triton(x, x.double())
+        assert runs_in_triton("rope", x)
+        assert not runs_in_triton("swiglu", x)
+        assert not runs_in_triton("rope", x, x.double())
     finally:
-        use_triton(False)
+        use_triton([])
+
+
+def test_what_was_measured_is_kept_for_this_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NBLLM_CACHE", str(tmp_path))
+    assert faster_here() is None
+    path = keep_faster(["swiglu", "rope"])
+    assert faster_here() == {"rope", "swiglu"}
+    keep_faster([])
+    assert faster_here() == frozenset()
+    known = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({f"{name} of another year": ops for name, ops in known.items()}), encoding="utf-8")
+    assert faster_here() is None
+    path.write_text("not json", encoding="utf-8")
+    assert faster_here() is None
