@@ -20,11 +20,13 @@ def _run(call: Call) -> Any:
         raise UsageError(f"Only one of --{' and --'.join(acts)} at a time")
     if acts:
         return _act(call, acts[0])
-    options = arguments.only("model", "corpus", "tokenizer", "objective", *SHARED_KEYS)
+    options = arguments.only("model", "corpus", "tokenizer", "objective", "dry_run", *SHARED_KEYS)
     if not any(key in options for key in ("steps", "epochs", "tokens")):
         call.say("One pass over the corpus, or what about two minutes of this device allow.")
     before = now()
-    run = session.train(**options)
+    run: Any = session.train(**options)
+    if arguments.dry_run:
+        return run
     if run.manifest.created < before:
         call.say(f"The run {run.name} does this already and lives: this is it.")
     if arguments.wait:
@@ -66,7 +68,7 @@ def _act(call: Call, act: str) -> Any:
 COMMAND = Command(
     name="llm_train",
     summary="train a model on the current corpus and tokenizer, in processes that outlive the kernel",
-    example="%llm_train --model llama-nano --steps 200 --name first\n%llm_train --attach first",
+    example="%llm_train --dry-run\n%llm_train --model llama-nano --steps 200 --name first\n%llm_train --attach first",
     options=(
         Option(
             name="--model", help="a preset, or a folder or run to go on from", default="llama-nano", completes="preset"
@@ -78,6 +80,11 @@ COMMAND = Command(
             help="what is predicted: the next token (clm) or hidden ones (mlm); auto: as the model does",
             default="auto",
             choices=("auto", "clm", "mlm"),
+        ),
+        Option(
+            name="--dry-run",
+            help="start nothing; show parameters, memory a device, steps, time, accelerate's configuration and command",
+            kind="flag",
         ),
         *SHARED_OPTIONS,
         Option(name="--attach", help="show a run again with its whole history", completes="run"),

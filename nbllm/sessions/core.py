@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import NotFoundError, UsageError
 from nbllm.sessions.models import ModelReference
-from nbllm.sessions.starting import compressed_reference, new_config, new_shards, recordable, start_run
+from nbllm.sessions.starting import compressed_reference, new_config, new_shards, planned, recordable, start_run
 from nbllm.sessions.tuning import Tuning
 from nbllm.store import Manifest
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nbllm.corpus import Corpus
     from nbllm.sessions.archive import Unpacked
     from nbllm.sessions.card import SessionCard
+    from nbllm.sessions.training_plan import TrainingPlan
     from nbllm.tokenizer import Comparison, Tokenizer
     from nbllm.train import Run
 
@@ -148,8 +149,9 @@ class Session(Tuning):
         held_out: float = 0.05,
         name: str | None = None,
         wait: bool = False,
+        dry_run: bool = False,
         **options: Any,
-    ) -> Run:
+    ) -> Run | TrainingPlan:
         """Starts a training run in its own processes and returns at once; the run outlives this kernel.
 
         Args:
@@ -159,6 +161,7 @@ class Session(Tuning):
             held_out: the fraction of documents that is never trained on.
             name: the run's name; a new one is made up if none is given.
             wait: block until the run has ended.
+            dry_run: start nothing; give back what the run would take: memory by kind, steps, time, command.
             options: the fields of `nbllm.train.TrainConfig`, such as `steps`, `batch_size`, `lr`, `precision`.
         """
         from nbllm.model import PRESETS
@@ -179,11 +182,14 @@ class Session(Tuning):
         if objective.choose(config.objective, config.model) == "mlm":
             objective.mask_token_id(chosen)  # before the corpus is encoded
         shards = new_shards(self, source, chosen, held_out)
+        base = f"{source.name}-{Path(model).name.split('-')[-1]}"
+        if dry_run:
+            return planned(self, config, name=name or base, tokenizer=chosen.name, shards=shards)
         run = start_run(
             self,
             config,
             name=name,
-            base=f"{source.name}-{Path(model).name.split('-')[-1]}",
+            base=base,
             tokenizer=chosen.name,
             shards=shards,
             held_out_texts=source.texts("held-out", held_out),

@@ -12,6 +12,7 @@ from nbllm.store import Parent, read_json, write_json
 if TYPE_CHECKING:
     from nbllm.corpus import Corpus
     from nbllm.sessions.pointers import Pointers
+    from nbllm.sessions.training_plan import TrainingPlan
     from nbllm.shards import Shards
     from nbllm.tokenizer import Tokenizer
     from nbllm.train import Run, TrainConfig
@@ -61,6 +62,16 @@ def new_shards(session: Pointers, source: Corpus, tokenizer: Tokenizer, held_out
         parents=(source.manifest.as_parent(), tokenizer.as_parent()),
         parameters={"held_out": held_out},
     )
+
+
+def planned(session: Pointers, config: TrainConfig, *, name: str, tokenizer: str, shards: Shards) -> TrainingPlan:
+    """What `start_run` would start, worked out in a process of its own; nothing is started or written."""
+    from nbllm.sessions.training_plan import TrainingPlan
+    from nbllm.train import forecast
+
+    config = dataclasses.replace(config, shards=shards.name, tokenizer=tokenizer)
+    found, launch = forecast(config, session.store.path("run", name))
+    return TrainingPlan(config=config, forecast=found, launch=launch)
 
 
 def start_run(

@@ -2,11 +2,12 @@
 
 from nbllm.shards.build import Document, Example, Shards, build
 from nbllm.shards.loader import GlobalBatch, Loader
-from nbllm.shards.masking import Masking
+from nbllm.shards.masking import SHARE, Masking
 from nbllm.shards.stream import IGNORED, Fit, MicroBatch, TokenStream
 
 __all__ = [
     "IGNORED",
+    "SHARE",
     "Document",
     "Example",
     "Fit",

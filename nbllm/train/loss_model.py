@@ -50,7 +50,8 @@ class LossModel(nn.Module):
         self.balance = ExpertBalance(model)
         """What balances a mixture of experts; its loss is added in training."""
         self.softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
-        self._masked = is_masked(model)
+        self.masked = is_masked(model)
+        """Whether hidden tokens are predicted."""
         self._flattens = attention.flattens(model)
         self.compiled_for: tuple[int, int] | None = None
         """The shape (B, T) of the micro-batches that the blocks are compiled for; None: nothing is compiled."""
@@ -65,6 +66,11 @@ class LossModel(nn.Module):
             raise UsageError(f"The fused loss can't be used: {problem}", received=fused, next="Use --fused auto")
         self.fused = "off" if problem else "torch"
         self.why = problem or ("asked for" if fused != "auto" else "the head is a linear layer, and the loss is equal")
+
+    @property
+    def linear_head(self) -> bool:
+        """Whether the head looks like one whose loss needs no logits; a small batch hasn't proven it."""
+        return _head_problem(self.model) is None
 
     def forward(
         self, input_ids: Tensor, targets: Tensor, positions: Tensor, factor: Tensor | None = None, plain: bool = False
@@ -97,7 +103,7 @@ class LossModel(nn.Module):
             logits = self.model(input_ids=input_ids, position_ids=positions, use_cache=False).logits
             nats = loss_sum(logits, targets, **settings)
             return nats if factor is None else nats * factor
-        if not self._masked:
+        if not self.masked:
             decoder = self.model.get_decoder()
             hidden = decoder(input_ids=input_ids, position_ids=positions, use_cache=False).last_hidden_state
             return self.from_hidden(hidden, targets, factor, settings)

@@ -86,6 +86,13 @@ def _alike(weights: list[nn.Parameter], weight_decay: float) -> list[dict[str, o
     return [{"params": group, "weight_decay": weight_decay} for group in kinds.values()]
 
 
+def choose(wanted: str, *, fresh: bool, parallel: str) -> str:
+    """`muon` or `adamw` for `auto`, else what was wanted: Muon for new models whose matrices no plan cuts."""
+    if wanted != "auto":
+        return wanted
+    return "muon" if fresh and parallel == "ddp" else "adamw"
+
+
 def default_lr(*, kind: str, width: int, adapter: bool, trained: bool, virtual: bool = False) -> float:
     """A peak learning rate that works where none was given.
 

@@ -9,6 +9,8 @@ Everything that the next step depends on is in a checkpoint: a resumed run repea
 from __future__ import annotations
 
 import math
+import resource
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -174,7 +176,14 @@ class Trainer:
             self.save()
         status = "stopped" if orders.stop else "done"
         self.desk.done()
-        self._write("end", step=self.progress.step, status=status, reason=reason, seconds=self.progress.seconds)
+        self._write(
+            "end",
+            step=self.progress.step,
+            status=status,
+            reason=reason,
+            seconds=self.progress.seconds,
+            peak_memory_bytes=peak_memory_bytes(self.device),
+        )
         return status
 
     def _due(self, every: int) -> bool:
@@ -388,6 +397,14 @@ class Trainer:
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         return int(self._process.memory_info().rss)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """The most that this process has held since its start, on a GPU or else of the machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def broadcast_float(value: float, *, world_size: int, device: torch.device) -> float:

@@ -38,6 +38,7 @@ from nbllm.train.config import TrainConfig
 from nbllm.train.journal import Journal
 from nbllm.train.loss_model import LossModel
 from nbllm.train.optimizer import Optimizers, default_lr
+from nbllm.train.optimizer import choose as choose_optimizer
 from nbllm.train.plan import Plan, fit_steps, make_plan, steps_wanted
 from nbllm.train.trainer import Trainer, broadcast_float
 
@@ -243,8 +244,7 @@ def _optimizer(config: TrainConfig, bare: PreTrainedModel, *, begun: str | None)
             f"The run was begun with muon, which needs whole matrices, and --parallel {config.parallel} cuts them",
             next="Resume it with --parallel ddp",
         )
-    if kind == "auto":
-        kind = "muon" if fresh and config.parallel == "ddp" else "adamw"
+    kind = choose_optimizer(kind, fresh=fresh, parallel=config.parallel)
     if config.lr is not None:
         return kind, config.lr
     width = int(bare.get_input_embeddings().weight.shape[1])
