@@ -24,7 +24,7 @@ def test_a_dry_run_says_what_it_takes_and_starts_nothing(session: Session) -> No
     found = plan.forecast
     assert (found.total_steps, found.tokens) == (7, 7 * 4 * 32)
     assert (found.optimizer, found.precision, found.timed, found.fits) == ("muon", "fp32", True, True)
-    assert found.parameters == 4 * 0 + found.memory.weights // 4
+    assert found.parameters == found.memory.weights // 4
     assert 100e6 < found.memory.base < 1e9
     assert plan.memory["peak"] == found.memory.peak
     text = str(plan)
