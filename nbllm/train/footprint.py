@@ -37,7 +37,7 @@ _TENSOR_PARTS = 2  # of the plan fsdp,tp
 
 def empty_model(config: TrainConfig, meta: dict[str, Any]) -> PreTrainedModel:
     """The run's model as it is built or loaded, without numbers where it is made under fake tensors."""
-    attention = None if config.attention == "auto" else config.attention
+    attention = None if config.attention in ("auto", "flash", "flex") else config.attention
     if config.model in PRESETS:
         return build(
             config.model,
