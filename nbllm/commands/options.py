@@ -209,7 +209,7 @@ def check_value(option: Option, value: Any) -> Any:
             number = convert(value.replace("_", "") if isinstance(value, str) else value)
             if option.kind == "integer" and float(number) != float(value if not isinstance(value, str) else number):
                 raise ValueError
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             what = "a whole number" if option.kind == "integer" else "a number"
             or_words = f" or {' or '.join(option.also)}" if option.also else ""
             raise UsageError(f"{option.name} takes {what}{or_words}", received=value) from None

@@ -244,7 +244,7 @@ def _read_json_lines(path: Path, options: ReadOptions, notes: Notes) -> Iterator
             seen += 1
             try:
                 value = json.loads(line.decode())
-            except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:  # a number of 4,301 digits is a plain ValueError
                 if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                     raise DataError(f"{path} is UTF-16", next="Convert it to UTF-8 first") from error
                 notes.bad(path.name, number, "no JSON" if not isinstance(error, UnicodeDecodeError) else "no UTF-8")
@@ -274,7 +274,9 @@ def _read_json(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
     with _opened_text(path) as file:
         try:
             value = json.load(file)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except UnicodeDecodeError:
+            raise
+        except (ValueError, RecursionError) as error:
             hint = "Give it the suffix .jsonl if it holds one object a line"
             raise DataError(f"{path} isn't JSON: {error}", next=hint) from error
     rows = value if isinstance(value, list) else [value]
@@ -297,7 +299,10 @@ def values_of(rows: Iterator[Any] | Sequence[Any], options: ReadOptions, notes: 
 def _read_csv(path: Path, delimiter: str, options: ReadOptions, notes: Notes) -> Iterator[Row]:
     with _opened_text(path) as file, _any_field_size():
         rows = csv.reader(file, delimiter=delimiter, strict=True)
-        header = next(rows, None)
+        try:
+            header = next(rows, None)
+        except csv.Error as error:
+            raise DataError(f"{path} has no header that can be read: {error}", next="Mend its first line") from error
         if header is None:
             return
         column: int | None = None
@@ -351,13 +356,14 @@ def _read_arrow(path: Path, kind: str, options: ReadOptions, notes: Notes) -> It
             column = column_of_schema(schema, options, str(path))
             number = 0
             for batch in found(column):
+                batch.validate(full=True)  # damaged offsets would be read as they are
                 for text in batch[column].cast(pa.large_string()).to_pylist():
                     number += 1
                     if text is None:
                         notes.bad(path.name, number, f"no text in {column!r}")
                     else:
                         yield str(number), text
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise _damaged(path, error) from error
 
 

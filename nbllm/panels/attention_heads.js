@@ -91,12 +91,10 @@ class HeadTable {
 
 // The next token with all heads and without those switched off.
 function ablationBars({ back, clear }) {
-  const what = el('span', {}, 'next token');
   const caption = el(
     'div',
     { class: 'nbllm-label' },
-    what,
-    ' with ',
+    'next token with ',
     el('span', { class: 'nbllm-s1' }, 'all heads'),
     'and ',
     el('span', { class: 'nbllm-s2' }, 'without')
@@ -104,9 +102,8 @@ function ablationBars({ back, clear }) {
   const chips = el('div', { class: 'nbllm-actions nbllm-off' });
   const list = el('div', { role: 'list' });
   const root = el('div', { class: 'nbllm-gap', hidden: true }, caption, chips, list);
-  const show = (about, off, next, predicts) => {
+  const show = (about, off, next) => {
     root.hidden = !off.length;
-    say(what, predicts);
     const names = off.map(([layer, head]) => {
       const name = `${about.layers[layer]}.${head}`;
       return el('button', { type: 'button', 'aria-label': `switch ${name} on again`, onclick: () => back(layer, head) }, `${name} ×`);

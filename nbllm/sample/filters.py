@@ -113,8 +113,9 @@ def penalise_frequency(logits: Tensor, counts: Tensor, penalty: float) -> Tensor
 
 
 def scale_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Logits divided by a temperature above 0, after the largest is made 0, so that no temperature overflows."""
-    return (logits - logits.amax(-1, keepdim=True)) / temperature
+    """Logits divided by a temperature above 0, after the largest is made 0, so that no temperature overflows; one that
+    float32 can't hold counts as the smallest that it can."""
+    return (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(torch.float32).tiny)
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:

@@ -12,6 +12,7 @@ from nbllm.errors import UsageError
 
 _LARGEST_SEED = 2**63 - 1
 _LARGEST_PENALTY = 2.0  # presence and frequency, as OpenAI and vLLM have it
+_LARGEST_FACTOR = 1000.0  # a repetition penalty beyond it, or below its inverse, may leave what a float16 holds
 _LARGEST_POWER = 10.0  # a length to a larger one may leave what a float holds
 
 
@@ -64,7 +65,7 @@ class SamplingParameters:
 
     def __post_init__(self) -> None:
         self._whole("max_new_tokens", 1, None)
-        self._number("repetition_penalty", 0.0, None, above=True)
+        self._number("repetition_penalty", 1 / _LARGEST_FACTOR, _LARGEST_FACTOR)
         self._number("presence_penalty", -_LARGEST_PENALTY, _LARGEST_PENALTY)
         self._number("frequency_penalty", -_LARGEST_PENALTY, _LARGEST_PENALTY)
         self._number("temperature", 0.0, None)
@@ -110,17 +111,16 @@ class SamplingParameters:
             raise UsageError(f"{name} is {limits}", received=value)
         object.__setattr__(self, name, number)
 
-    def _number(self, name: str, least: float, most: float | None, *, above: bool = False) -> None:
+    def _number(self, name: str, least: float, most: float | None) -> None:
         value = getattr(self, name)
         try:
             if isinstance(value, (bool, str)):
                 raise TypeError
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise UsageError(f"{name} is a number", received=value) from None
-        outside = number < least or (above and number == least) or (most is not None and number > most)
+        outside = number < least or (most is not None and number > most)
         if not math.isfinite(number) or outside:
-            lower = f"above {least:g}" if above else f"at least {least:g}"
-            limits = lower if most is None else f"from {least:g} to {most:g}"
+            limits = f"at least {least:g}" if most is None else f"from {least:g} to {most:g}"
             raise UsageError(f"{name} is {limits}", received=value)
         object.__setattr__(self, name, number)
