@@ -2,6 +2,6 @@
 
 from nbllm.doctor.asked import Asked
 from nbllm.doctor.diagnosis import Diagnosis
-from nbllm.doctor.finding import Finding
+from nbllm.findings import Finding
 
 __all__ = ["Asked", "Diagnosis", "Finding"]

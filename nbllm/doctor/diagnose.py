@@ -6,11 +6,11 @@ from typing import Any
 
 from nbllm.doctor.asked import Asked
 from nbllm.doctor.diagnosis import Diagnosis
-from nbllm.doctor.finding import Finding
 from nbllm.doctor.fit import chat_findings, context_findings, prompt_findings, tokenizer_findings
 from nbllm.doctor.memory import memory_findings
 from nbllm.doctor.slow import slow_findings
 from nbllm.doctor.text import text_findings
+from nbllm.findings import Finding
 from nbllm.sample import Generation
 from nbllm.tokenizer import Tokenizer
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from nbllm.doctor.finding import SEVERITIES, Finding
+from nbllm.findings import SEVERITIES, Finding
 
 _CHIPS = {"serious": "bad", "warning": "warn", "hint": ""}
 _MARKS = {"serious": "✕", "warning": "!", "hint": "i"}

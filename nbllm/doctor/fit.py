@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from nbllm.doctor.asked import Asked, quoted
-from nbllm.doctor.finding import Finding
+from nbllm.findings import Finding
 from nbllm.sample import Generation
 from nbllm.sample.prompt import chat_prompt
 from nbllm.tokenizer import Tokenizer

@@ -7,14 +7,13 @@ Legend: L layers, K key/value heads, C head size.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from nbllm.doctor.asked import Asked
-from nbllm.doctor.finding import Finding
+from nbllm.findings import Finding
+from nbllm.model.memory import memory_of
 from nbllm.model.quantization import quantized_bytes
 from nbllm.sample import Generation
 from nbllm.sample.slots import places_for
@@ -28,7 +27,6 @@ _OWN = 0.1
 """Of all memory, what a model has to take for it to be the reason."""
 _WORTH = 0.1
 """Of the weights, what int8 has to give back to be named."""
-_GROUP = Path("/sys/fs/cgroup")
 
 
 def memory_findings(model: Any, generation: Generation, asked: Asked) -> list[Finding]:
@@ -74,27 +72,6 @@ def memory_findings(model: Any, generation: Generation, asked: Asked) -> list[Fi
             command=asked.line(generation, options={"quantize": "int8"}) if small else "%llm_session free",
         )
     ]
-
-
-def memory_of(device: torch.device) -> tuple[int, int]:
-    """Bytes that are free and bytes in all: of the GPU with what torch holds unused, else of the machine or of the
-    container around this process."""
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(free + unused), int(total)
-    machine = psutil.virtual_memory()
-    free, total = int(machine.available), int(machine.total)
-    try:
-        limit = int((_GROUP / "memory.max").read_text())
-        used = int((_GROUP / "memory.current").read_text())
-        file = next(
-            (int(line.split()[1]) for line in (_GROUP / "memory.stat").read_text().splitlines() if line[:5] == "file "),
-            0,
-        )  # pages of files, which are given back when they are needed
-    except (OSError, ValueError, IndexError):  # no container, no limit, or another system
-        return free, total
-    return max(0, min(free, limit - used + file)), min(total, limit)
 
 
 def cache_bytes_per_token(config: Any) -> int:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from nbllm.doctor.asked import Asked
-from nbllm.doctor.finding import Finding
 from nbllm.doctor.pace import WORTH, Gain, in_turns, pace
+from nbllm.findings import Finding
 from nbllm.sample import Generation
 from nbllm.sample.compiled import allowed
 from nbllm.sample.forward import Forward

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nbllm.doctor.asked import Asked
-from nbllm.doctor.finding import Finding
+from nbllm.findings import Finding
 from nbllm.sample import Generation, SamplingParameters, generate
 from nbllm.tokenizer import Tokenizer
 

@@ -156,6 +156,8 @@ def _export(model: Any, layers: int, past: list[str], present: list[str], path: 
                 dynamo=True,
                 verbose=False,
                 opset_version=_OPSET,
+                # ONNX Runtime folds and fuses when it loads; onnxscript's optimizer took four fifths of the export
+                optimize=False,
                 input_names=["input_ids", "attention_mask", "position_ids", *past],
                 output_names=["logits", *present],
                 dynamic_shapes=(*({0: dynamic, 1: dynamic},) * 3, tuple({0: dynamic, 2: dynamic} for _ in past)),

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from nbllm import adapters
 from nbllm.errors import DataError, RunError
+from nbllm.model.memory import memory_of
 from nbllm.shards import GlobalBatch, Loader, Shards
 from nbllm.store import read_json, write_json
-from nbllm.train import attention, state
+from nbllm.train import attention, faults, state
 from nbllm.train import checkpoint as disk
 from nbllm.train.compiled import uncompiled
 from nbllm.train.config import TrainConfig
@@ -125,6 +126,7 @@ class Trainer:
         self.generation = generation
         self.progress = Progress()
         self.saved_step = -1
+        self._examined = 0
         self.rank = accelerator.process_index
         self.world_size = accelerator.num_processes
         self.device = accelerator.device
@@ -155,18 +157,22 @@ class Trainer:
     def _run(self) -> str:
         reason = "all steps taken"
         orders = Orders()
+        left = time.perf_counter()  # when the last step, evaluation or checkpoint was over
         while self.progress.step < self.plan.total_steps:
             orders = self._obey()
             if orders.stop:
                 reason = orders.reason
                 break
             began = time.perf_counter()
-            self._step(self.loader.next_batch(), lr_factor=orders.lr_factor)
+            batch = self.loader.next_batch()
+            waited = {"data_s": time.perf_counter() - began, "other_s": began - left}
+            self._step(batch, lr_factor=orders.lr_factor, waited=waited)
             if self._due(self.plan.eval_every):
                 self._evaluate()
             if self._due(self.plan.save_every) and self.progress.step < self.plan.total_steps:
                 self.save()
-            self.progress.seconds += time.perf_counter() - began
+            left = time.perf_counter()
+            self.progress.seconds += left - began
             if self.config.early_stop and self.progress.evals_without_better >= self.config.early_stop:
                 reason = f"no better held-out loss in {self.config.early_stop} evaluations"
                 break
@@ -201,7 +207,7 @@ class Trainer:
             time.sleep(PAUSE_POLL_S)
             orders = self.desk.next()
 
-    def _step(self, batch: GlobalBatch, *, lr_factor: float) -> None:
+    def _step(self, batch: GlobalBatch, *, lr_factor: float, waited: dict[str, float]) -> None:
         progress, plan = self.progress, self.plan
         began = time.perf_counter()
         share = lr_share(
@@ -232,21 +238,41 @@ class Trainer:
             "tokens_per_s": batch.tokens / seconds,
             "seconds": progress.seconds + seconds,
             "memory_bytes": self._memory_bytes(),
+            "memory_free_bytes": memory_of(self.device)[0],
+            **waited,
         }
         if not taken:
             event["skipped"] = True
+        if self.accelerator.scaler is not None:
+            event["scale"] = self.accelerator.scaler.get_scale()
         if self.accelerator.scaler is not None:
             event["scale"] = self.accelerator.scaler.get_scale()
             event["skipped_steps"] = progress.skipped_in_all
         event |= experts
         self._write("step", step=progress.step, **event)
         self._track({"train/loss": loss, "train/lr": lr, "train/grad_norm": norm})
+        self._examine(batch, taken=taken)
         if progress.skipped > _SKIPPED_AT_MOST:
             raise RunError(
                 f"The gradient hasn't been finite for {progress.skipped} steps, since step "
                 f"{progress.step - progress.skipped + 1}",
                 next=f"Resume with a lower --lr than {plan.lr:g}, or use --precision fp32",
             )
+
+    def _examine(self, batch: GlobalBatch, *, taken: bool) -> None:
+        """Notes what only the model can tell: parts that aren't trained, and where numbers stop being finite."""
+        if self.journal is None or self.config.parallel != "ddp":  # elsewhere nobody has the whole model
+            return
+        if self.progress.step == faults.LOOK_AT and taken:
+            found = faults.structure(self.inner, whole=self.config.adapter is None)
+            if any(found.values()):
+                self._write("structure", step=self.progress.step, **found)
+        searching = self.accelerator.scaler is not None and self.progress.skipped <= faults.AT_MOST
+        if not taken and not searching and self._examined < faults.AT_MOST:
+            self._examined += 1
+            batches = [to_device(micro_batch, self.device) for micro_batch in batch.micro_batches]
+            found = faults.locate(self.inner, batches, autocast=self.accelerator.autocast)
+            self._write("nonfinite", step=self.progress.step, **found)
 
     def update(self, batch: GlobalBatch, *, lr: float) -> tuple[float, float]:
         """One optimizer step; returns the loss (nats a target, over all processes) and the gradient's norm.

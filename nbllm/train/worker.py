@@ -29,6 +29,7 @@ import torch.distributed as dist
 from nbllm import adapters
 from nbllm.errors import NbllmError, NotFoundError, RunError, StoreError, UsageError
 from nbllm.model import PRESETS, check_packing, dtype_name, parameter_count
+from nbllm.model.memory import memory_of
 from nbllm.shards import Loader, Masking, Shards
 from nbllm.store import Manifest, Parent, Store, read_json, write_json
 from nbllm.train import attention, fused, locks, machines, objective, parallel, setup
@@ -41,6 +42,7 @@ from nbllm.train.optimizer import Optimizers, default_lr
 from nbllm.train.optimizer import choose as choose_optimizer
 from nbllm.train.plan import Plan, fit_steps, make_plan, steps_wanted
 from nbllm.train.trainer import Trainer, broadcast_float
+from nbllm.train.watch import WatchedJournal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -157,7 +159,11 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
         shards=shards,
         loader=loader,
         tokenizer=tokenizer,
-        journal=Journal(folder, generation=generation) if main_process else None,
+        journal=WatchedJournal(
+            folder, generation=generation, config=config.as_json(), call=manifest.call if manifest else None
+        )
+        if main_process
+        else None,
         generation=generation,
     )
     trainer.plan = _settle_plan(folder, trainer, kind=kind, lr=lr)
@@ -193,6 +199,10 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             optimizer=kind,
             lr=trainer.plan.lr,
             seq_len=config.seq_len,
+            vocab_size=shards.train.meta["vocab_size"],
+            train_tokens=len(shards.train),
+            trained_before=config.model not in PRESETS,
+            memory_total_bytes=memory_of(accelerator.device)[1],
             objective=goal,
             **kernels.event(inner.fused, inner.why),
         )

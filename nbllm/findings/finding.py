@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from nbllm.errors import UsageError
 
@@ -24,7 +26,19 @@ class Finding:
     """What to do, as a sentence without a full stop."""
     command: str
     """The line to type."""
+    step: int | None = None
+    """Where on a run's curve it belongs; None for what isn't about a moment."""
 
     def __post_init__(self) -> None:
         if self.severity not in SEVERITIES:
             raise UsageError(f"severity is one of {', '.join(SEVERITIES)}", received=self.severity)
+
+    def as_event(self) -> dict[str, Any]:
+        """The fields of the `finding` event that a run's log keeps of it."""
+        return {**asdict(self), "step": self.step or 0}
+
+    @classmethod
+    def from_event(cls, event: Mapping[str, Any]) -> Finding:
+        """The finding that an event was made from; raises KeyError for another kind of event."""
+        fields = ("name", "severity", "evidence", "remedy", "command")
+        return cls(step=int(event["step"]), **{field: str(event[field]) for field in fields})
