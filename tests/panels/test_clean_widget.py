@@ -159,6 +159,8 @@ def test_a_mix_is_applied_once(tmp_path, monkeypatch):
     session.clean(texts=messy(), stages=["length min=80"], name="messy", mix={"texts": 1}, tokens=10_000)
     panel = CleanPanel(session)
     monkeypatch.setattr(panel, "send", lambda content, buffers=None: None)
+    monkeypatch.setattr(panel.face, "_publish", lambda body, text, update: None)
+    panel.start()
     panel._receive(None, {"do": "stage", "number": 1}, [])
     panel._receive(None, {"do": "move", "number": 1, "handle": 0, "value": 120, "turn": 1, "rest": True}, [])
     panel._apply()
