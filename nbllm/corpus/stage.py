@@ -138,7 +138,7 @@ class Stage(ABC):
         shown = [self.NAME]
         for name, known in self.arguments().items():
             value = getattr(self, name)
-            if value is not None and not (short and not known.positional and value == known.default):
+            if value not in (None, ()) and not (short and not known.positional and value == known.default):
                 text = ",".join(value) if isinstance(value, tuple) else f"{value}"
                 shown.append(text if known.positional else f"{name}={text}")
         return " ".join(shown)

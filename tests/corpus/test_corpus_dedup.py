@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from nbllm.corpus import Corpus, clean, parse_stages
 from nbllm.corpus.documents import batches
 from nbllm.corpus.engine import run
-from nbllm.corpus.stages.minhash import shingle
+from nbllm.corpus.shingles import distinct, shingles
+from nbllm.corpus.words import words as words_of
 from nbllm.store import Store
 
 WORDS = [f"word{index}" for index in range(2000)]
@@ -107,6 +109,52 @@ def test_texts_shorter_than_an_ngram_do_not_collapse(tmp_path: Path, texts: list
     assert list(cleaned(tmp_path, [*texts, texts[0]], "dedup minhash", name="d").texts()) == texts
 
 
+@pytest.mark.parametrize("ngram", [1, 3, 5])
+def test_shingles_are_those_of_the_words(ngram: int) -> None:
+    """Equal n-grams have equal hashes and others don't, in any script, whatever stands beside them in the batch."""
+    rng = random.Random(3)
+    alphabet = "ab cD,_1 é\u0301\u0308 Ωσ 漢字 ไทย हिन्दी \n\t가 ẞİ😀"
+    texts = ["".join(rng.choices(alphabet, k=rng.randrange(60))) for _ in range(300)] + ["x y"] * 3 + ["A B c"] * 2
+    flat, offsets = shingles(pa.array(texts), ngram)
+    meaning: dict[int, tuple[str, ...]] = {}
+    for index, text in enumerate(texts):
+        lowered = "".join(one.lower()[0] for one in unicodedata.normalize("NFC", text))
+        found = words_of(lowered)
+        grams = [tuple(found[at : at + ngram]) for at in range(max(len(found) - ngram + 1, min(len(found), 1)))]
+        hashes = flat[offsets[index] : offsets[index + 1]].tolist()
+        assert len(hashes) == len(grams)
+        for value, gram in zip(hashes, grams, strict=True):
+            assert meaning.setdefault(value, gram) == gram
+    assert len(set(meaning.values())) == len(meaning)
+    assert distinct(np.array([3, 1, 3], np.uint64)).tolist() == [1, 3]
+    assert [len(shingles(pa.array([], pa.string()), ngram)[0]), len(distinct(np.empty(0, np.uint64)))] == [0, 0]
+
+
+def test_long_batches_are_cut_into_slices_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = pa.array([prose(seed, 40) for seed in range(30)] + ["é " + prose(1), "---"])
+    whole = shingles(texts, 5)
+    monkeypatch.setattr("nbllm.corpus.shingles._SLICE_BYTES", 500)
+    assert [part.tolist() for part in shingles(texts, 5)] == [part.tolist() for part in whole]
+
+
+def test_the_best_source_keeps_its_copy(tmp_path: Path) -> None:
+    text = prose(1)
+    for name, content in (("web", f"{text} and more"), ("wiki", text), ("blog", text)):
+        (tmp_path / f"{name}.txt").write_text(content)
+    sources = [f"{name}={tmp_path / name}.txt" for name in ("web", "wiki", "blog")]
+    store = Store(tmp_path / ".nbllm")
+
+    def kept(name: str, *stages: str, workers: int = 1) -> list[str]:
+        made = clean(store, sources, stages=stages, name=name, workers=workers)
+        return [document["source"] for document in made]
+
+    assert kept("a", "dedup minhash") == ["web"], "the longest"
+    assert kept("b", "dedup minhash priority=wiki,web") == ["wiki"]
+    assert kept("c", "dedup exact") == ["web", "wiki"], "the first"
+    assert kept("d", "dedup exact priority=blog") == ["web", "blog"]
+    assert parse_stages(["dedup exact priority=blog,a"])[0].line() == "dedup exact priority=blog,a"
+
+
 def test_texts_without_words_stay(tmp_path: Path) -> None:
     assert list(cleaned(tmp_path, ["---", "***", "!!!"], "dedup minhash").texts()) == ["---", "***", "!!!"]
 
@@ -114,7 +162,7 @@ def test_texts_without_words_stay(tmp_path: Path) -> None:
 def test_chinese_is_compared_by_characters(tmp_path: Path) -> None:
     rng = random.Random(1)
     text = "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(300))
-    assert len(shingle(text, 5)) == 296
+    assert len(shingles(pa.array([text]), 5)[0]) == 296
     near = text[:-5] + "新的结尾啊"
     other = "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(300))
     assert list(cleaned(tmp_path, [text, near, other], "dedup minhash").texts()) == [text, other]
@@ -133,7 +181,8 @@ def test_what_is_found_is_what_theory_says() -> None:
             np.unique(numbers[: shared + own]),
             np.unique(np.concatenate((numbers[:shared], numbers[shared + own :]))),
         ]
-    keys = stage._band_keys(sets)  # type: ignore[attr-defined]
+    offsets = np.cumsum([0, *map(len, sets)])
+    keys = stage._band_keys(np.concatenate(sets), offsets)  # type: ignore[attr-defined]
     found = (keys[0::2] == keys[1::2]).any(axis=1).mean()
     assert found == pytest.approx(1 - (1 - similarity**8) ** 14, abs=0.06)
 

@@ -1,4 +1,4 @@
-"""`dedup exact`: of equal texts the first stays.
+"""`dedup exact [priority=]`: of equal texts the first stays, with a priority of sources the first of the best one.
 
 Equal means equal in NFC with \\n line ends, apart from spaces at the ends of lines and empty lines at both ends; so a
 trailing space decides nothing.
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbllm.corpus.stage import GlobalStage, Rules, Settled, Texts
+from nbllm.corpus.stages.priority import priority_argument, rank
 from nbllm.corpus.words import lines
 
 
@@ -25,10 +26,17 @@ class DedupExact(GlobalStage):
 
     NAME: ClassVar = "dedup exact"
     SUMMARY: ClassVar = "of equal texts keeps the first"
+    priority: tuple[str, ...] = priority_argument()
 
     def keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         digests = [_digest(text) for text in batch["text"].to_pylist()]
-        return pa.record_batch({"row": batch["row"], "digest": pa.array(digests, pa.binary(16))})
+        return pa.record_batch(
+            {
+                "row": batch["row"],
+                "digest": pa.array(digests, pa.binary(16)),
+                "rank": rank(batch["source"], self.priority),
+            }
+        )
 
     def settle(self, keys: pa.Table, texts: Texts) -> Settled:
         digests = np.frombuffer(
@@ -36,11 +44,13 @@ class DedupExact(GlobalStage):
                      for chunk in keys["digest"].chunks),
             dtype="V16",
         )  # fmt: skip
-        order = np.argsort(digests.view(np.dtype([("a", "<u8"), ("b", "<u8")])), order=("a", "b"), kind="stable")
+        halves = digests.view("<u8").reshape(-1, 2)
+        # lexsort's last key leads; it is stable, so that the first of the input comes first
+        order = np.lexsort((keys["rank"].to_numpy(), halves[:, 1], halves[:, 0]))
         fresh = np.ones(len(order), bool)
         fresh[1:] = digests[order[1:]] != digests[order[:-1]]
         group_of_sorted = np.cumsum(fresh) - 1
-        first_of_group = order[fresh]  # the stable sort leaves the smallest position first in its group
+        first_of_group = order[fresh]
         first = np.empty(len(order), np.int64)
         first[order] = first_of_group[group_of_sorted]
         sizes = np.bincount(group_of_sorted, minlength=1)

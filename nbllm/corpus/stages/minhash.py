@@ -1,10 +1,11 @@
-"""`dedup minhash [threshold=0.8 ngram=5 bands=14 rows=8]`: of near-duplicate texts the longest stays.
+"""`dedup minhash [threshold=0.8 ngram=5 bands=14 rows=8 priority=]`: of near-duplicate texts the longest stays.
 
 A text is the set of its n-grams of words, lowercased and in NFC (marks stay: か and が differ). A text with fewer words
 than an n-gram has one element, all of its words, so that it equals only its own copies. MinHash signatures come from
 rensa; documents that agree in all rows of a band are candidates, and the Jaccard similarity of each candidate pair is
 then computed from the sets themselves. A document is dropped only for a similar one that stays, so that a chain
-A~B~C doesn't merge A and C. Which one stays depends on nothing but the texts and their order: longest, then first.
+A~B~C doesn't merge A and C. Which one stays depends on nothing but the texts and their order: that of the source named
+first in `priority`, then the longest, then the first.
 
 Sources: Broder 1997 (MinHash); FineWeb (Penedo et al. 2024, section 3.5) for 5-grams, 14 bands of 8 rows: a pair of
 similarity 0.8 becomes a candidate with probability 1 - (1 - 0.8**8)**14 = 0.92.
@@ -12,9 +13,8 @@ similarity 0.8 becomes a candidate with probability 1 - (1 - 0.8**8)**14 = 0.92.
 
 from __future__ import annotations
 
-import unicodedata
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,18 +23,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from nbllm.corpus.layout import Ints
+from nbllm.corpus.shingles import Hashes, distinct, mix, shingles
 from nbllm.corpus.stage import GlobalStage, Rules, Settled, Texts, argument
-from nbllm.corpus.words import words
+from nbllm.corpus.stages.priority import priority_argument, rank
 from nbllm.errors import UsageError
 
 _SEED = 1
 _ALL_PAIRS_UP_TO = 16
 """In a bucket of more candidates each is compared with representatives only, not with every other one."""
 _REPRESENTATIVES = 32
+_PREPARED = 256
 _CACHE_SHINGLES = 20_000_000
 """64-bit shingles kept in memory while candidates are verified: 160 MB."""
-
-Hashes = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +48,12 @@ class DedupMinhash(GlobalStage):
 
     NAME: ClassVar = "dedup minhash"
     SUMMARY: ClassVar = "of near-duplicate texts keeps the longest"
+    VERSION: ClassVar = 2
     threshold: float = argument(0.8, "least Jaccard similarity of n-grams that counts as a duplicate", parse=float)
     ngram: int = argument(5, "words in an n-gram", parse=int)
     bands: int = argument(14, "bands of the signature", parse=int)
     rows: int = argument(8, "MinHash values in a band", parse=int)
+    priority: tuple[str, ...] = priority_argument()
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
@@ -60,30 +63,34 @@ class DedupMinhash(GlobalStage):
                 raise UsageError(f"{name} is 1 to {most}", received=getattr(self, name))
 
     def keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        shingles = [shingle(text, self.ngram) for text in batch["text"].to_pylist()]
-        band_keys = self._band_keys(shingles)
+        flat, offsets = shingles(batch["text"], self.ngram)
+        band_keys = self._band_keys(flat, offsets)
         columns = {f"band{index}": pa.array(band_keys[:, index], pa.uint64()) for index in range(self.bands)}
         return pa.record_batch(
             {
                 "row": batch["row"],
                 "characters": pc.utf8_length(batch["text"]),
-                "shingles": pa.array([len(found) for found in shingles], pa.int64()),
+                "shingles": pa.array(np.diff(offsets), pa.int64()),
+                "rank": rank(batch["source"], self.priority),
                 **columns,
             }
         )
 
     def settle(self, keys: pa.Table, texts: Texts) -> Settled:
         characters = keys["characters"].to_numpy().astype(np.int64)
-        # longest first, then the first of the input: lexsort's last key leads
-        order = np.lexsort((np.arange(len(characters)), -characters))
+        # best source first, then the longest, then the first of the input: lexsort's last key leads
+        order = np.lexsort((np.arange(len(characters)), -characters, keys["rank"].to_numpy()))
         priority = np.empty(len(order), np.int64)
         priority[order] = np.arange(len(order))
         alive = np.flatnonzero(keys["shingles"].to_numpy() > 0)
         verify = _Verifier(texts, self.ngram)
         pairs: dict[tuple[int, int], float] = {}
         for index in range(self.bands):
-            for bucket in _buckets(keys[f"band{index}"].to_numpy(), alive, priority):
-                self._compare(bucket, verify, pairs)
+            buckets = _buckets(keys[f"band{index}"].to_numpy(), alive, priority)
+            for group in _groups([bucket for bucket in buckets if _unseen(bucket, pairs)]):
+                verify.prepare(np.concatenate(group).tolist())
+                for bucket in group:
+                    self._compare(bucket, verify, pairs)
         ordered = sorted(pairs)
         table = pa.table(
             {
@@ -98,18 +105,18 @@ class DedupMinhash(GlobalStage):
     def rules(self, scores: pa.RecordBatch) -> Rules:
         return [(pc.greater_equal(scores["similarity"], self.threshold), "near duplicate")]
 
-    def _band_keys(self, shingles: list[Hashes]) -> Hashes:
+    def _band_keys(self, flat: Hashes, offsets: Ints) -> Hashes:
         """One 64-bit key a document and band, [documents, bands]; equal where all rows of the band are."""
         from rensa import RMinHash
 
-        offsets = np.zeros(len(shingles) + 1, np.uint64)
-        np.cumsum([len(found) for found in shingles], out=offsets[1:])
-        flat = np.concatenate(shingles) if shingles else np.empty(0, np.uint64)
-        matrix = RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, self.bands * self.rows, _SEED)
-        signature = np.array(matrix.to_rows(), np.uint64).reshape(len(shingles), self.bands, self.rows)
-        key = np.zeros((len(shingles), self.bands), np.uint64)
+        documents = len(offsets) - 1
+        matrix = RMinHash.digest_matrix_from_flat_token_hashes(
+            flat, offsets.astype(np.uint64), self.bands * self.rows, _SEED
+        )
+        signature = np.array(matrix.to_rows(), np.uint64).reshape(documents, self.bands, self.rows)
+        key = np.zeros((documents, self.bands), np.uint64)
         for index in range(self.rows):
-            key = _mix(key ^ signature[:, :, index])
+            key = mix(key ^ signature[:, :, index])
         return key
 
     def _compare(self, bucket: NDArray[np.int64], verify: _Verifier, pairs: dict[tuple[int, int], float]) -> None:
@@ -180,29 +187,6 @@ def resolve(
     return scores, pa.array(groups, pa.int64())
 
 
-def shingle(text: str, ngram: int) -> Hashes:
-    """The distinct n-grams of words as sorted 64-bit hashes; one for a text of fewer words; none without words."""
-    from rensa import RMinHash
-
-    found = words(unicodedata.normalize("NFC", text).lower())
-    if not found:
-        return np.empty(0, np.uint64)
-    hashed = np.array(RMinHash.hash_token_sets([found])[0], np.uint64)
-    count = max(1, len(hashed) - ngram + 1)
-    key = np.full(count, min(ngram, len(hashed)), np.uint64)
-    for offset in range(min(ngram, len(hashed))):
-        key = _mix(key ^ hashed[offset : offset + count])
-    return np.unique(key)
-
-
-def _mix(value: Hashes) -> Hashes:
-    """The finaliser of SplitMix64 (Steele et al. 2014) after a step of its sequence; 64-bit overflow is meant."""
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
 def _buckets(
     keys: Hashes, alive: NDArray[np.int64], priority: NDArray[np.int64]
 ) -> Iterator[NDArray[np.int64]]:  # fmt: skip
@@ -215,6 +199,28 @@ def _buckets(
     ends = np.append(starts[1:], len(order))
     found = [order[start:end] for start, end in zip(starts, ends, strict=True) if end - start > 1]
     yield from sorted(found, key=lambda bucket: priority[bucket[0]])
+
+
+def _unseen(bucket: Ints, pairs: Mapping[tuple[int, int], float]) -> bool:
+    """Whether a bucket may hold a pair that wasn't compared yet."""
+    if len(bucket) != 2:
+        return True
+    first, second = bucket.tolist()
+    return (min(first, second), max(first, second)) not in pairs
+
+
+def _groups(buckets: list[Ints]) -> Iterator[list[Ints]]:
+    """Buckets by some hundred documents, whose n-grams are made at once."""
+    group: list[Ints] = []
+    held = 0
+    for bucket in buckets:
+        group.append(bucket)
+        held += len(bucket)
+        if held >= _PREPARED:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 class _Verifier:
@@ -234,14 +240,21 @@ class _Verifier:
         shared = int(np.count_nonzero(merged[1:] == merged[:-1]))
         return shared / (len(merged) - shared)
 
+    def prepare(self, positions: Sequence[int]) -> None:
+        """Makes the shingles of documents that will be compared."""
+        missing = sorted(set(positions) - self._cache.keys())
+        for start in range(0, len(missing), _PREPARED):
+            part = missing[start : start + _PREPARED]
+            flat, offsets = shingles(pa.array(self._texts(part), pa.string()), self._ngram)
+            for index, position in enumerate(part):
+                found = distinct(flat[offsets[index] : offsets[index + 1]])
+                self._cache[position] = found
+                self._held += len(found)
+        while self._held > _CACHE_SHINGLES and len(self._cache) > 2:
+            self._held -= len(self._cache.popitem(last=False)[1])
+
     def _shingles(self, position: int) -> Hashes:
-        found = self._cache.get(position)
-        if found is None:
-            found = shingle(self._texts([position])[0], self._ngram)
-            self._cache[position] = found
-            self._held += len(found)
-            while self._held > _CACHE_SHINGLES and len(self._cache) > 2:
-                self._held -= len(self._cache.popitem(last=False)[1])
-        else:
-            self._cache.move_to_end(position)
-        return found
+        if position not in self._cache:
+            self.prepare([position])
+        self._cache.move_to_end(position)
+        return self._cache[position]
