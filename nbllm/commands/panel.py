@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nbllm.commands.base import Call, Command
 from nbllm.commands.options import Option
 
-PANELS = ("clean", "train", "generate", "attention", "tokenizer", "session")
+PANELS = ("clean", "train", "finetune", "generate", "attention", "tokenizer", "session")
 
 
 @dataclass(frozen=True, kw_only=True)

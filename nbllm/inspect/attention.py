@@ -24,6 +24,7 @@ from torch import Tensor
 from nbllm.errors import NotFoundError, UsageError
 from nbllm.inspect.capture import Layer, run, run_without
 from nbllm.inspect.head_scores import KINDS, entropy
+from nbllm.inspect.masked import encode_masked, is_masked, mask_place, mask_token
 from nbllm.inspect.survey import survey
 from nbllm.sample.prompt import encode_prompt
 from nbllm.sample.reading import check_ids
@@ -69,7 +70,9 @@ class AttentionMaps:
         lock: AbstractContextManager[Any] | None = None,
         attention_mask: Sequence[int] | None = None,
     ) -> None:
-        found = run(model, ids, attention_mask=attention_mask)
+        masked = is_masked(model)
+        self._place: int | None = mask_place(tokenizer, ids) if masked else -1
+        found = run(model, ids, attention_mask=attention_mask, place=-1 if self._place is None else self._place)
         self._layers, self._states, self._padding = found.layers, found.states, attention_mask
         self._probabilities = found.logits.softmax(-1)
         self._model = weakref.ref(model)
@@ -90,6 +93,8 @@ class AttentionMaps:
         """H."""
         self.model: str = name or type(model).__name__
         """What was looked at: name, checkpoint, adapter."""
+        self.predicts: str = f"token in place of {mask_token(tokenizer) or 'the mask'}" if masked else "next token"
+        """What `next_tokens` are."""
 
     def __repr__(self) -> str:
         return f"AttentionMaps({self.model!r}, {len(self.tokens):,} tokens, {self.layers} layers × {self.heads} heads)"
@@ -168,16 +173,23 @@ class AttentionMaps:
     def next_tokens(self, *, without: Sequence[tuple[int, int]] = (), top: int = 10) -> list[NextToken]:
         """The tokens that are most probable after the text, with all heads or without some.
 
-        A head is switched off by setting its output to zero before the layer's output projection.
+        A head is switched off by setting its output to zero before the layer's output projection. A masked model
+        predicts no next token: of it, these are the tokens in place of the text's last mask token.
 
         Args:
             without: (layer, head) of each head to switch off.
             top: how many.
 
         Raises:
-            UsageError: there is no such head.
+            UsageError: there is no such head, or a masked model's text has no mask token.
             NotFoundError: the model has been released.
         """
+        if self._place is None:
+            token = mask_token(self._tokenizer)
+            raise UsageError(
+                "A masked model predicts what a mask token hides, and the text has none",
+                next=f"Put {token} into the text" if token else "Use a tokenizer with a mask token",
+            )
         off: dict[int, list[int]] = {}
         for layer, head in without:
             if not 0 <= head < self._layer(layer).heads:
@@ -189,7 +201,9 @@ class AttentionMaps:
             if model is None:
                 raise NotFoundError("The model has been released", next="Look at the text again: %llm_attention")
             with self._lock:
-                found = run_without(model, self.token_ids, off, states=self._states, attention_mask=self._padding)
+                found = run_without(
+                    model, self.token_ids, off, states=self._states, attention_mask=self._padding, place=self._place
+                )
             other = found.softmax(-1)
         ids = most_probable(torch.maximum(self._probabilities, other)[None], min(top, len(other)))[0]
         texts = token_texts(self._tokenizer, ids.numpy().astype(np.int32)).to_pylist()
@@ -231,7 +245,7 @@ def attention(
     Raises:
         UsageError: no token, more than the context holds, unknown ones, or a model that attends in a way of its own.
     """
-    ids = encode_prompt(tokenizer, text)
+    ids = encode_prompt(tokenizer, encode_masked(tokenizer, text) if is_masked(model) else text)
     check_ids(model, [ids])
     if not ids:
         raise UsageError("There is no token to look at", next='For example %llm_attention "The cat sat on the mat"')

@@ -107,7 +107,7 @@ class Pass:
     layers: list[Layer]
     """The layers that attend."""
     logits: Tensor
-    """Of the last token, float32 [V] on the CPU."""
+    """Of the token looked at, float32 [V] on the CPU."""
     states: tuple[Tensor, ...] | None
     """What each layer handed on, [1, T, width]; None where that isn't all it hands on."""
 
@@ -132,6 +132,7 @@ def run(
     ids: Sequence[int],
     *,
     attention_mask: Sequence[int] | None = None,
+    place: int = -1,
 ) -> Pass:
     """Runs the model over a text.
 
@@ -139,6 +140,7 @@ def run(
         model: a causal or masked language model of transformers.
         ids: T token ids.
         attention_mask: 0 for each token that is padding; None: there is none.
+        place: the token whose logits are wanted.
 
     Raises:
         UsageError: a model that doesn't attend through transformers' interface.
@@ -149,7 +151,7 @@ def run(
     with ExitStack() as stack:
         for layer in layers:
             stack.callback(layer.register_forward_hook(lambda _, __, output: states.append(output)).remove)
-        logits = _forward(model, ids, watch, attention_mask)
+        logits = _forward(model, ids, watch, attention_mask, place)
     if not watch.calls:
         raise UsageError(
             f"{type(model).__name__} doesn't attend through transformers' attention interface",
@@ -168,35 +170,36 @@ def run_without(
     *,
     states: Sequence[Tensor] | None = None,
     attention_mask: Sequence[int] | None = None,
+    place: int = -1,
 ) -> Tensor:
     """Runs the model with some heads' outputs set to zero, before the layers' output projections.
 
     Args:
-        model, ids, attention_mask: as of `run`.
+        model, ids, attention_mask, place: as of `run`.
         off: the heads by layer.
         states: of `run` over these ids; layers below the lowest in `off` aren't computed again.
 
     Returns:
-        Logits of the last token, float32 [V] on the CPU.
+        Logits at the place, float32 [V] on the CPU.
     """
     lowest = min(off, default=0)
     watch = _Watch(off=off, note=False)
     with ExitStack() as stack:
         if states is not None and lowest > 0:
             stack.enter_context(_skipped(_stack(model)[:lowest], states[lowest - 1]))
-        return _forward(model, ids, watch, attention_mask)
+        return _forward(model, ids, watch, attention_mask, place)
 
 
-def _forward(model: Any, ids: Sequence[int], watch: _Watch, attention_mask: Sequence[int] | None) -> Tensor:
-    """Logits of the last token, float32 [V] on the CPU."""
+def _forward(model: Any, ids: Sequence[int], watch: _Watch, attention_mask: Sequence[int] | None, place: int) -> Tensor:
+    """Logits at a place, float32 [V] on the CPU."""
     device = model.get_input_embeddings().weight.device
     inputs: dict[str, Any] = {"input_ids": torch.tensor([list(ids)], device=device), "use_cache": False}
     if attention_mask is not None:
         inputs["attention_mask"] = torch.tensor([list(attention_mask)], device=device)
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+    if place == -1 and "logits_to_keep" in inspect.signature(model.forward).parameters:
         inputs["logits_to_keep"] = 1
     with evaluating(model), _watched(model), _watching(watch):
-        logits: Tensor = model(**inputs).logits[0, -1].float().cpu()
+        logits: Tensor = model(**inputs).logits[0, place].float().cpu()
     return logits
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from nbllm.errors import DataError, UsageError
 from nbllm.inspect.lens_states import LayerStates
+from nbllm.inspect.masked import encode_masked, is_masked
 from nbllm.sample.prompt import encode_prompt
 from nbllm.sample.reading import check_ids, evaluating
 from nbllm.sample.trace import most_probable, ranks, token_texts
@@ -95,12 +96,12 @@ def logit_lens(
     """
     if top < 1:
         raise UsageError("top is at least 1", received=top)
-    ids = encode_prompt(tokenizer, text)
+    masked = is_masked(model)
+    ids = encode_prompt(tokenizer, encode_masked(tokenizer, text) if masked else text)
     check_ids(model, [ids])
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and len(ids) > longest:
         raise UsageError("The text is longer than the model's context", received=len(ids), next=f"At most {longest:,}")
-    masked = type(model).__name__.endswith("ForMaskedLM")
     with evaluating(model):
         states = LayerStates(model, ids)
         final = states.logits_of_model.float()

@@ -154,6 +154,7 @@ class Display:
             "clean": lambda: panels.show_clean(session),
             "tokenizer": lambda: panels.show_tokenizer(session),
             "train": lambda: self._current_run(session),
+            "finetune": lambda: panels.show_finetune(session),
             "generate": lambda: panels.show_generate(session),
             "attention": lambda: panels.show_attention(session),
         }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbllm.panels.attention import show_attention
     from nbllm.panels.clean import show_clean
+    from nbllm.panels.finetune import show_finetune
     from nbllm.panels.generate import show_generate
     from nbllm.panels.lens import show_lens
     from nbllm.panels.model import show_model
@@ -23,6 +24,7 @@ __all__ = [
     "close_all",
     "show_attention",
     "show_clean",
+    "show_finetune",
     "show_generate",
     "show_lens",
     "show_model",
@@ -37,6 +39,7 @@ _HOMES = {
     "close_all": "registry",
     "show_attention": "attention",
     "show_clean": "clean",
+    "show_finetune": "finetune",
     "show_generate": "generate",
     "show_lens": "lens",
     "show_model": "model",

@@ -163,7 +163,7 @@ function render({ model, el: host }) {
       sheet.select(state.layer, state.head, state.off);
       table.select(state.layer, state.head);
     }
-    ablation.show(sides[0], state.off, state.next);
+    ablation.show(sides[0], state.off, state.next, state.predicts);
     fillZoom(Math.max(...sides.map((side) => side.tokens.length)));
   }
 

@@ -302,6 +302,7 @@ class AttentionPanel(anywidget.AnyWidget):
             "score": {"name": kind[0], "value": kind[1]} if kind else None,
             "off": [list(head) for head in self.off],
             "next": self._next,
+            "predicts": self.sides[0].predicts if self.sides else "next token",
             "choices": self._choices,
         }
         return {"state": state}

@@ -232,6 +232,7 @@ def _ablation(side: Side, off: Sequence[tuple[int, int]], following: Sequence[di
         for row in following
     )
     return (
-        f'<div class="nbllm-table nbllm-gap"><div class="nbllm-label">next token, with all heads and without {named}'
+        f'<div class="nbllm-table nbllm-gap"><div class="nbllm-label">{html.escape(side.predicts)}, '
+        f"with all heads and without {named}"
         f"</div><table><tbody>{rows}</tbody></table></div>"
     )

@@ -91,10 +91,12 @@ class HeadTable {
 
 // The next token with all heads and without those switched off.
 function ablationBars({ back, clear }) {
+  const what = el('span', {}, 'next token');
   const caption = el(
     'div',
     { class: 'nbllm-label' },
-    'next token with ',
+    what,
+    ' with ',
     el('span', { class: 'nbllm-s1' }, 'all heads'),
     'and ',
     el('span', { class: 'nbllm-s2' }, 'without')
@@ -102,8 +104,9 @@ function ablationBars({ back, clear }) {
   const chips = el('div', { class: 'nbllm-actions nbllm-off' });
   const list = el('div', { role: 'list' });
   const root = el('div', { class: 'nbllm-gap', hidden: true }, caption, chips, list);
-  const show = (about, off, next) => {
+  const show = (about, off, next, predicts) => {
     root.hidden = !off.length;
+    say(what, predicts);
     const names = off.map(([layer, head]) => {
       const name = `${about.layers[layer]}.${head}`;
       return el('button', { type: 'button', 'aria-label': `switch ${name} on again`, onclick: () => back(layer, head) }, `${name} ×`);

@@ -58,6 +58,11 @@ class Side:
         """T."""
         return len(self.maps.tokens)
 
+    @property
+    def predicts(self) -> str:
+        """What `maps.next_tokens` are, in words."""
+        return str(getattr(self.maps, "predicts", "next token"))
+
     def has(self, layer: int, head: int) -> bool:
         """Whether there is such a head, the rollout included."""
         return 0 <= layer < self.maps.layers and 0 <= head <= self.maps.heads

@@ -21,8 +21,10 @@ STYLE = (
     ".nbllm .nbllm-lens th,.nbllm .nbllm-lens td{padding:1px 5px;text-align:center;font-weight:400;border:0;"
     "white-space:pre;line-height:1.35;background:none}"
     ".nbllm .nbllm-lens thead th,.nbllm .nbllm-lens td{font-family:var(--jp-code-font-family,ui-monospace,monospace)}"
-    ".nbllm .nbllm-lens tbody th{text-align:right;color:var(--nb-fg2);position:sticky;left:0;background:var(--nb-bg)}"
-    ".nbllm .nbllm-lens thead th{position:sticky;top:0;background:var(--nb-bg)}"
+    ".nbllm .nbllm-lens tbody th{text-align:right;color:var(--nb-fg2);position:sticky;left:0;z-index:1;"
+    "background:var(--nb-bg)}"
+    ".nbllm .nbllm-lens thead th{position:sticky;top:0;z-index:1;background:var(--nb-bg)}"
+    ".nbllm .nbllm-lens thead th:first-child{left:0;z-index:2}"
     ".nbllm .nbllm-lens tr{background:none}"
     ".nbllm .nbllm-lens td.s{box-shadow:0 -3px 0 var(--nb-s2)}"
     + "".join(

@@ -14,7 +14,7 @@ from html import escape
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 STYLE = (
-    ".nbllm-compared{display:grid;gap:8px 18px;grid-template-columns:repeat(auto-fit,minmax(min(220px,100%),1fr))}"
+    ".nbllm-compared{display:grid;gap:8px 18px;grid-template-columns:repeat(auto-fit,minmax(min(150px,100%),1fr))}"
     ".nbllm-compared>div{min-width:0}"
     ".nbllm-compared pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:2px 0 0;background:none;color:inherit;"
     "font:12.5px/1.6 var(--jp-code-font-family,ui-monospace,monospace)}"
@@ -38,7 +38,7 @@ class Column:
     tokens: tuple[int, ...]
     """As ids."""
     logprob: float
-    """Mean natural logarithm of the tokens' probabilities; 0 where there is none."""
+    """Mean natural logarithm of the tokens' probabilities, whose negative is the surprise; 0 where there is none."""
     stop_reason: str
     """As of a sample."""
     runs: tuple[tuple[str, bool], ...] = ()
@@ -55,9 +55,8 @@ class Column:
     def facts(self) -> str:
         """One line of numbers."""
         count = len(self.tokens)
-        return (
-            f"{count} token{'' if count == 1 else 's'} · ended by {self.stop_reason} · {self.logprob:.2f} nats a token"
-        )
+        said = f"{count} token{'' if count == 1 else 's'} · ended by {self.stop_reason}"
+        return f"{said} · surprise {-self.logprob:.2f} nats a token"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

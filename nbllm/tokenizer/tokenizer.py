@@ -372,8 +372,6 @@ class Tokenizer:
             return self.manifest.as_parent()
         return Parent(kind="file", name=self.name, hash=self.hash)
 
-    # Inner matters
-
     def _role(self, role: str) -> int | None:
         token = self.config.get(f"{role}_token")
         return self._special_backend.token_to_id(token) if isinstance(token, str) else None

@@ -25,7 +25,7 @@ def test_panels_are_made_in_their_tabs(open_notebook):
     inside = page.locator(".jp-OutputArea")
     tabs = inside.get_by_role("tab")
     tabs.first.wait_for(timeout=20_000)
-    assert tabs.all_inner_texts() == ["session", "clean", "tokenizer", "train", "generate", "attention"]
+    assert tabs.all_inner_texts() == ["session", "clean", "tokenizer", "train", "finetune", "generate", "attention"]
     assert "docs" in page.locator(".jp-OutputArea .widget-html").first.inner_text()
     assert notebook.kernel(KINDS) == "['PanelTabs']"
 

@@ -264,3 +264,32 @@ def test_nothing_of_all_maps_is_kept(tokenizer):
 
     assert kept(80) == 2 * kept(40)
     assert kept(80) == 3 * 80 * (4 + 2) * 12 * 4
+
+
+def test_a_masked_model_says_what_the_mask_hides(tmp_path):
+    store = Store(tmp_path / "store")
+    masking = train(store, [TEXT] * 40, text_bytes=3000, vocab_size=300, name="masking", special=["[MASK]"])
+    model = build("bert")
+    model.resize_token_embeddings(masking.vocab_size)
+    maps = attention(model, masking, "The quick [MASK] fox jumps")
+    place = maps.tokens.index("[MASK]")
+    assert 0 < place < len(maps.tokens) - 1
+    assert maps.predicts == "token in place of [MASK]"
+    hooks = []
+
+    def zeroed(_, inputs):
+        joined = inputs[0].clone()
+        joined[..., 12:24] = 0
+        return (joined,)
+
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([maps.token_ids])).logits[0, place].softmax(-1)
+        hooks.append(model.bert.encoder.layer[1].attention.output.dense.register_forward_pre_hook(zeroed))
+        without = model(input_ids=torch.tensor([maps.token_ids])).logits[0, place].softmax(-1)
+    hooks[0].remove()
+    found = maps.next_tokens(without=[(1, 1)], top=masking.vocab_size)
+    ids = [token.token_id for token in found]
+    np.testing.assert_allclose([token.probability for token in found], expected[ids].numpy(), atol=1e-5)
+    np.testing.assert_allclose([token.without for token in found], without[ids].numpy(), atol=1e-5)
+    with pytest.raises(UsageError, match="has none.*Put \\[MASK\\]"):
+        attention(model, masking, "The quick fox").next_tokens()
