@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ _ACTIONS = {
     "load": "a stored name, a transformers folder, a tokenizer.json, .tiktoken or .model file, tiktoken:NAME",
     "inspect": "a text as coloured tokens with ids and bytes",
     "compare": "two to five tokenizers side by side on a corpus by language, or on a text in quotes behind them",
-    "report": "vocabulary, compression and round trip on the current corpus",
+    "report": "vocabulary, compression and round trip on the current corpus; with --model, tokens it hardly learnt",
 }
 
 
@@ -47,7 +48,7 @@ def _run(call: Call) -> Any:
     if action == "compare":
         names = list(arguments.words)
         typed = names.pop() if len(names) > 2 and " " in str(names[-1]).strip() else None
-        return session.compare_tokenizers(*names, text=typed, **arguments.only("corpus"))
+        return session.compare_tokenizers(*names, text=typed, **arguments.only("corpus", "parallel"))
     if session.tokenizer is None:
         raise NotFoundError("There is no tokenizer yet", next="Make one with %llm_tokenizer train")
     if action == "inspect":
@@ -55,7 +56,11 @@ def _run(call: Call) -> Any:
         return session.tokenizer.inspect(text, **arguments.only("allow_special"))
     if session.corpus is None:
         raise NotFoundError("There is no corpus to report on", next="Make one with %llm_clean builtin:pydocs")
-    return session.tokenizer.report(session.corpus.texts())
+    report = session.tokenizer.report(session.corpus.texts())
+    if "model" in arguments.given:
+        found = session.undertrained_tokens(model=arguments.model)
+        report = dataclasses.replace(report, undertrained=found.tokens)
+    return report
 
 
 def _one(words: list[str], action: str, what: str) -> str:
@@ -101,6 +106,12 @@ COMMAND = Command(
         ),
         Option(name="--held-out", help="fraction of documents to leave out", kind="number", default=0.05),
         Option(name="--name", help="the tokenizer's name; the corpus's by default"),
+        Option(
+            name="--parallel",
+            help="with compare: a .tsv, .csv or .jsonl file or $table of the same sentences, a column a language",
+            kind="any",
+        ),
+        Option(name="--model", help="with report: whose embedding to search for tokens hardly learnt", completes="run"),
         Option(name="--allow-special", help="read special tokens typed in a text to inspect as such", kind="flag"),
         Option(name="--overwrite", help="replace a tokenizer of that name", kind="flag"),
     ),

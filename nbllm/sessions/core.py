@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nbllm.sessions.archive import Unpacked
     from nbllm.sessions.card import SessionCard
     from nbllm.sessions.training_plan import TrainingPlan
-    from nbllm.tokenizer import Comparison, Tokenizer
+    from nbllm.tokenizer import Comparison, Parity, Tokenizer
     from nbllm.train import Run
 
 
@@ -120,17 +120,23 @@ class Session(Tuning):
             self.tokenizer = tokenizer = self.models.stored(load(self.store, source, pattern=pattern))
         return tokenizer
 
-    def compare_tokenizers(self, *names: str, text: str | None = None, corpus: str | None = None) -> Comparison:
-        """Tokenizers side by side on a text, or on a corpus by language.
+    def compare_tokenizers(
+        self, *names: str, text: str | None = None, corpus: str | None = None, parallel: Any = None
+    ) -> Comparison | Parity:
+        """Tokenizers side by side on a text, on a corpus by language, or on translations of the same sentences.
 
         Args:
             names: two to five: names in the store, transformers folders, files or `tiktoken:NAME`.
             text: what to compare them on; a corpus by default.
             corpus: the name of a corpus; the current one by default.
+            parallel: sentences by language (a mapping, a DataFrame, a .tsv, .csv or .jsonl file with a column a
+                language): what the same meaning costs in each. One tokenizer is enough then.
         """
         from nbllm.sessions.languages import by_language
-        from nbllm.tokenizer import compare
+        from nbllm.tokenizer import compare, parity, read_parallel
 
+        if parallel is not None and 1 <= len(names) <= 5:
+            return parity([self._load_tokenizer(name) for name in names], read_parallel(parallel))
         if not 2 <= len(names) <= 5:
             raise UsageError(
                 "A comparison needs two tokenizers, or up to five", next="%llm_session lists what there is"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nbllm.inspect.architecture import ModelSummary
     from nbllm.inspect.attention import AttentionMaps
     from nbllm.inspect.lens import LogitLens
+    from nbllm.inspect.undertrained import UndertrainedTokens
 
 
 class Looking(Judging):
@@ -140,6 +141,27 @@ class Looking(Judging):
         with self.lock:
             loaded, _ = self.load_model(model=model, checkpoint=checkpoint, adapter=adapter, quantize=quantize)
             return summarize(loaded, name=self._called(model, checkpoint, adapter))
+
+    def undertrained_tokens(
+        self,
+        *,
+        model: str | None = None,
+        checkpoint: int | None = None,
+        known: Sequence[int] = (),
+        share: float = 0.02,
+    ) -> UndertrainedTokens:
+        """Tokens that a model has hardly learnt, by its embedding; the most suspicious first.
+
+        Args:
+            model, checkpoint: as for `generate`.
+            known: ids that are known never to have been trained, besides those that no text can give.
+            share: which part of the vocabulary to name.
+        """
+        from nbllm.inspect.undertrained import undertrained
+
+        with self.lock:
+            loaded, tokenizer = self.load_model(model=model, checkpoint=checkpoint)
+            return undertrained(loaded, tokenizer, known=known, name=self._called(model, checkpoint, None), share=share)
 
     def _called(self, model: str | None, checkpoint: int | None, adapter: str | None) -> str:
         """What is looked at, for people: the model, its checkpoint, its adapter."""

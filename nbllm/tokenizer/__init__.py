@@ -6,6 +6,7 @@ from nbllm.tokenizer.details import TokenDetails
 from nbllm.tokenizer.hints import Hint, hints
 from nbllm.tokenizer.load import load
 from nbllm.tokenizer.merges import MergeTree
+from nbllm.tokenizer.parity import Parity, parity, read_parallel
 from nbllm.tokenizer.patterns import DIGITS, PATTERNS
 from nbllm.tokenizer.report import TokenizerReport
 from nbllm.tokenizer.stream_decoder import StreamDecoder
@@ -22,6 +23,7 @@ __all__ = [
     "Comparison",
     "Hint",
     "MergeTree",
+    "Parity",
     "Segment",
     "StreamDecoder",
     "StripToken",
@@ -35,5 +37,7 @@ __all__ = [
     "default_vocab_size",
     "hints",
     "load",
+    "parity",
+    "read_parallel",
     "train",
 ]

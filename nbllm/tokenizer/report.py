@@ -58,6 +58,9 @@ class TokenizerReport:
     """Tokens that no text gives: encoding a token's own letters ends in others."""
     curve: VocabularyCurve | None
     """Tokens at smaller sizes of the vocabulary; None where it isn't byte-pair."""
+    undertrained: tuple[tuple[int, str, float], ...] | None = None
+    """Tokens whose rows of a model's embedding look hardly trained: id, visible text, indicator (the smaller, the more
+    so; `nbllm.inspect.undertrained`); None where no model was looked at."""
 
     @property
     def tokens(self) -> int:
@@ -112,6 +115,9 @@ class TokenizerReport:
             rows.append((f"Used 1 to {_RARE} times", self._list(self.rare, len(self.rare))))
         if self.unreachable:
             rows.append(("Unreachable tokens", self._list(self.unreachable, len(self.unreachable))))
+        if self.undertrained:
+            told = [(id, f"{text} ({count:,}×)") for id, text, count in self._undertrained()]
+            rows.append(("Hardly learnt, by the model's embedding", self._list(told, len(told))))
         if self.curve is None:
             rows.append(("Other sizes", "one training gives one size; only a byte-pair vocabulary can be cut off"))
         if self.longest:
@@ -121,6 +127,11 @@ class TokenizerReport:
             for place, was, came in self.failures[:_SHOWN]
         )
         return rows
+
+    def _undertrained(self) -> list[tuple[int, str, int]]:
+        """Those tokens with how often these texts use them."""
+        counts = self.counts
+        return [(id, text, int(counts[id]) if id < len(counts) else 0) for id, text, _ in self.undertrained or ()]
 
     @staticmethod
     def _list(tokens: Sequence[tuple[int, str]], count: int) -> str:
