@@ -28,6 +28,7 @@ SHARED_OPTIONS = (
     Option(name="--precision", help="of the arithmetic", default="auto", choices=("auto", "fp32", "fp16", "bf16")),
     Option(name="--processes", help="one a device", kind="integer", default="auto", also=("auto",)),
     Option(name="--parallel", help="how processes share the work", default="ddp", choices=tuple(PLANS)),
+    Option(name="--offload", help="zero2 and zero3: optimizer state in the host's memory", kind="flag"),
     Option(name="--max-restarts", help="times that a killed process brings all back", kind="integer", default=0),
     Option(name="--machines", help="that train one model over a shared store", kind="integer", default=1),
     Option(name="--rank", help="which of the machines this is, from 0", kind="integer", default=0),

@@ -133,6 +133,8 @@ class TrainConfig:
     """How often a killed or failed process brings all of them back from the last checkpoint."""
     parallel: str = "ddp"
     """How processes share the work: a name of `nbllm.train.parallel.PLANS`."""
+    offload: bool = False
+    """With `zero2` and `zero3` on GPUs: optimizer state, and with 3 the weights, in the host's memory."""
     clip: float | None = 1.0
     """Largest global gradient norm; None or 0: not clipped."""
     held_out: float = 0.05
@@ -193,6 +195,7 @@ class TrainConfig:
             compiled=self.compile,
             processes="auto" if self.processes == "auto" else self.processes * self.machines,
             adapter=self.adapter is not None,
+            offload=self.offload,
         )
         if self.seq_len < 2:
             raise UsageError("--seq-len must be at least 2", received=self.seq_len)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import uuid
@@ -10,12 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nbllm.errors import RunError, StoreError
+from nbllm.errors import RunError, StoreError, UsageError
 from nbllm.store import Manifest, Parent, Store, check_name, hash_value, now, versions, write_json
 from nbllm.train import attention, launch, locks
 from nbllm.train.config import TrainConfig
 from nbllm.train.detach import start_supervisor
 from nbllm.train.names import new_name
+from nbllm.train.parallel.names import check_offload
 from nbllm.train.phase import begin
 from nbllm.train.run import CONFIG, LIVE, Run
 
@@ -101,14 +103,18 @@ def check_device(config: TrainConfig) -> None:
     """Refuses here what this machine's devices can't train, rather than in a run that fails for it.
 
     Raises:
-        UsageError: fp16, or an implementation of attention, that needs a GPU.
+        UsageError: fp16, an implementation of attention or an offload that needs a GPU; DeepSpeed isn't installed.
     """
+    if config.parallel.startswith("zero") and importlib.util.find_spec("deepspeed") is None:
+        raise UsageError(f"--parallel {config.parallel} needs DeepSpeed", next='pip install "nbllm[deepspeed]"')
     half, special = config.precision == "fp16", config.attention in attention.GPU_ONLY
-    if not half and not special:
+    if not half and not special and not config.offload:
         return  # looking at the devices takes seconds where there may be GPUs
     kind = launch.visible_devices().kind
     if special:
         attention.choose(config.attention, kind)
+    if config.offload:
+        check_offload(kind)
     if half:
         from nbllm.train import precision
 

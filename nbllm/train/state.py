@@ -26,13 +26,8 @@ def save_optimizers(optimizers: Optimizers, folder: Path, parallel: Parallel) ->
 
     A collective call; rank 0 writes.
     """
-    for name, member in optimizers.members.items():
-        tensors = {
-            f"{optimizers.names[id(weight)]}|{key}": value.detach()
-            for weight, fields in member.state.items()
-            for key, value in fields.items()
-        }
-        whole = parallel.collect(tensors)
+    for name in optimizers.members:
+        whole = parallel.collect(parallel.state_of(optimizers, name))
         if whole is not None:
             kept = {key: value.cpu().contiguous() for key, value in whole.items()}
             save_file(kept, folder / f"optimizer-{name}.safetensors")
@@ -40,22 +35,20 @@ def save_optimizers(optimizers: Optimizers, folder: Path, parallel: Parallel) ->
 
 def load_optimizers(optimizers: Optimizers, folder: Path, parallel: Parallel) -> None:
     """Reads what `save_optimizers` wrote; raises StoreError where it belongs to other optimizers or parameters."""
-    for name, member in optimizers.members.items():
+    known = set(optimizers.names.values())
+    for name in optimizers.members:
         path = folder / f"optimizer-{name}.safetensors"
         if not path.is_file():
             raise StoreError(f"{path} isn't there: the run was trained by another optimizer")
-        weights = [weight for group in member.param_groups for weight in group["params"]]
-        index = {optimizers.names[id(weight)]: number for number, weight in enumerate(weights)}
-        state: dict[int, dict[str, Tensor]] = {}
+        state: dict[str, dict[str, Tensor]] = {}
         for key, value in load_file(path).items():
             parameter, _, field = key.rpartition("|")
             if not parallel.owns(parameter):
                 continue
-            if parameter not in index:
+            if parameter not in known:
                 raise StoreError(f"{path} holds {parameter}, which this model doesn't train")
-            number = index[parameter]
-            state.setdefault(number, {})[field] = parallel.place(value, weights[number])
-        member.load_state_dict({"state": state, "param_groups": member.state_dict()["param_groups"]})
+            state.setdefault(parameter, {})[field] = value
+        parallel.give_state(optimizers, name, state)
 
 
 def save_random(folder: Path, rank: int) -> None:

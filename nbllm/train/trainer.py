@@ -280,21 +280,12 @@ class Trainer:
         A step whose gradient isn't finite isn't taken.
         """
         self.optimizers.set_lr(lr)
-        self.optimizers.zero_grad()
+        self.parallel.zero_grad(self.optimizers)
         share = torch.tensor(1 / max(batch.target_count, 1), device=self.device)
         micro_batches = [to_device(micro_batch, self.device) for micro_batch in batch.micro_batches]
         total = self.parallel.gradients(micro_batches, share, self.accelerator.backward)
         self.parallel.sum_over_data(total)
-        scaler = self.accelerator.scaler
-        if scaler is not None:
-            for member in self.optimizers:
-                scaler.unscale_(member)
-        norm = self.parallel.clip(self.optimizers.parameters, self.config.clip)
-        if math.isfinite(norm):  # for all members or for none: one alone would take a step of momentum
-            for member in self.optimizers:
-                member.step() if scaler is None else scaler.step(member)
-        if scaler is not None:
-            scaler.update()
+        norm = self.parallel.step(self.optimizers, self.config.clip)
         return float(total) / max(batch.target_count, 1), norm
 
     def _experts(self, target_count: int) -> dict[str, Any]:

@@ -139,9 +139,10 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
         inner.compiled_for = (config.batch_size, config.seq_len)
     shared = parallel.make(config, accelerator)
     shared.prepare(inner)
-    active = shared.report()
     # of the pieces where the model was cut, and before a forward pass, which leaves some of them gathered
     optimizers = Optimizers(bare, kind=kind, weight_decay=config.weight_decay)
+    shared.adopt(optimizers)
+    active = shared.report()
     setup.check_precision(inner, shared.evaluated, accelerator)
     torch.manual_seed(config.seed * 1_000_003 + shared.data_rank)
 
@@ -191,7 +192,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             weights=_weights(bare),
             attention=attention.active(bare, config.attention),
             compiled=config.compile,
-            checkpointing=bool(getattr(bare, "is_gradient_checkpointing", False)),
+            checkpointing=_is_checkpointing(bare),
             device=str(accelerator.device),
             total_steps=trainer.plan.total_steps,
             global_batch=trainer.plan.global_batch,
@@ -233,6 +234,11 @@ def _loader(config: TrainConfig, shards: Shards, rank: int, world_size: int, mas
 def _weights(bare: PreTrainedModel) -> str:
     """The number format of the weights that are trained, which the optimizer changes (`fp32` under every autocast)."""
     return "+".join(sorted({dtype_name(weight.dtype) for weight in bare.parameters() if weight.requires_grad}))
+
+
+def _is_checkpointing(bare: PreTrainedModel) -> bool:
+    """Whether activations are computed again in the backward pass, as the model's blocks have it."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in bare.modules())
 
 
 def _with_loss(config: TrainConfig, bare: PreTrainedModel) -> LossModel:
@@ -339,9 +345,8 @@ def _seconds_a_step(trainer: Trainer) -> float:
         trainer.update(loader.next_batch(), lr=0.0)
         seconds.append(time.perf_counter() - began)
     trainer.inner.balance.take()
-    for member in trainer.optimizers:
-        member.state.clear()
-    trainer.optimizers.zero_grad()
+    trainer.parallel.forget(trainer.optimizers)
+    trainer.parallel.zero_grad(trainer.optimizers)
     if scaler is not None:
         scaler.load_state_dict(scale)
     torch.set_rng_state(random)

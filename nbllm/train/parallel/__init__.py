@@ -34,6 +34,11 @@ def make(config: TrainConfig, accelerator: Accelerator) -> Parallel:
         from nbllm.train.parallel.grid import Grid
 
         return Grid(accelerator)
+    if config.parallel in ("zero2", "zero3"):
+        from nbllm.train.parallel.zero import Zero
+
+        stage = int(config.parallel[-1])
+        return Zero(accelerator, stage=stage, offload=config.offload, rows=config.batch_size, clip=config.clip)
     if config.parallel == "pp":
         from nbllm.train.parallel.pipeline import Pipeline
 

@@ -7,6 +7,8 @@ from nbllm.errors import UsageError, did_you_mean
 PLANS = {
     "ddp": "every process holds the whole model and trains on its own rows",
     "fsdp": "weights, gradients and optimizer state are cut into one piece a process (torch's fully_shard)",
+    "zero2": "gradients and optimizer state are cut into one piece a process (DeepSpeed)",
+    "zero3": "weights too (DeepSpeed)",
     "tp": "the matrices of every block are cut over the processes, by transformers' plan",
     "fsdp,tp": "pairs of processes cut the matrices, and the pairs cut what each holds among themselves",
     "pp": "each process holds some of the blocks; micro-batches pass from one to the next (1F1B)",
@@ -15,7 +17,7 @@ PLANS = {
 
 
 def check_plan(
-    parallel: str, *, optimizer: str, precision: str, compiled: bool, processes: int | str, adapter: bool
+    parallel: str, *, optimizer: str, precision: str, compiled: bool, processes: int | str, adapter: bool, offload: bool
 ) -> None:
     """Raises UsageError for a plan that doesn't exist, or that what else was asked for doesn't go with."""
     if parallel not in PLANS:
@@ -24,6 +26,10 @@ def check_plan(
             "These plans don't go together" if pair else "No parallel plan has that name",
             received=parallel,
             next=f"Use one of {', '.join(PLANS)}" if pair else did_you_mean(parallel, PLANS),
+        )
+    if offload and not parallel.startswith("zero"):
+        raise UsageError(
+            "--offload goes with --parallel zero2 or zero3", received=parallel, next="Leave one of them out"
         )
     if parallel == "ddp":
         return
@@ -50,6 +56,15 @@ def check_processes(parallel: str, processes: int) -> None:
     if parallel == "fsdp,tp" and (processes < 4 or processes % 2):
         raise UsageError(
             "--parallel fsdp,tp needs pairs of processes, two at least", received=processes, next="Use --processes 4"
+        )
+
+
+def check_offload(device_type: str) -> None:
+    """Raises UsageError where there is nothing to offload from."""
+    if device_type != "cuda":
+        raise UsageError(
+            f"--offload moves state from a GPU to the host's memory, and this run is on {device_type}",
+            next="Leave it out",
         )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from nbllm.train.loss_model import LossModel
+    from nbllm.train.optimizer import Optimizers
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Input ids, targets and positions, each int64 [B, T]."""
@@ -110,6 +111,51 @@ class Parallel:
     def clip(self, parameters: Iterable[nn.Parameter], limit: float | None) -> float:
         """Scales the gradients down to a global norm of `limit`; returns the norm before, the same on every process."""
         return clip_gradients(list(parameters), limit or math.inf)
+
+    def adopt(self, optimizers: Optimizers) -> None:
+        """Called once with the optimizers of the bare, perhaps cut model, before anything is reported or trained."""
+
+    def zero_grad(self, optimizers: Optimizers) -> None:
+        """Drops all gradients."""
+        optimizers.zero_grad()
+
+    def step(self, optimizers: Optimizers, limit: float | None) -> float:
+        """Clips the gradients and takes a step, unless one isn't finite; returns the norm before clipping."""
+        scaler = self.accelerator.scaler
+        if scaler is not None:
+            for member in optimizers:
+                scaler.unscale_(member)
+        norm = self.clip(optimizers.parameters, limit)
+        if math.isfinite(norm):  # for all members or for none: one alone would take a step of momentum
+            for member in optimizers:
+                member.step() if scaler is None else scaler.step(member)
+        if scaler is not None:
+            scaler.update()
+        return norm
+
+    def forget(self, optimizers: Optimizers) -> None:
+        """Drops all optimizer state."""
+        for member in optimizers:
+            member.state.clear()
+
+    def state_of(self, optimizers: Optimizers, member: str) -> dict[str, Tensor]:
+        """One optimizer's state as this process holds it, keys `PARAMETER|FIELD`; `collect` makes it whole."""
+        return {
+            f"{optimizers.names[id(weight)]}|{key}": value.detach()
+            for weight, fields in optimizers.members[member].state.items()
+            for key, value in fields.items()
+        }
+
+    def give_state(self, optimizers: Optimizers, member: str, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Takes over whole optimizer state, by the names of parameters that this process trains."""
+        owner = optimizers.members[member]
+        weights = [weight for group in owner.param_groups for weight in group["params"]]
+        numbers = {optimizers.names[id(weight)]: number for number, weight in enumerate(weights)}
+        placed = {
+            numbers[name]: {field: self.place(value, weights[numbers[name]]) for field, value in fields.items()}
+            for name, fields in state.items()
+        }
+        owner.load_state_dict({"state": placed, "param_groups": owner.state_dict()["param_groups"]})
 
     def whole_model(self) -> PreTrainedModel | None:
         """An ordinary model with all weights on rank 0, and None or the same elsewhere. A collective call."""
