@@ -63,6 +63,7 @@ class Zero(Parallel):
         self._empty: PreTrainedModel | None = None
         self._engine: Any = None
         self._trained: dict[str, nn.Parameter] = {}
+        self._flat: list[Tensor] = []  # this process's pieces, which the optimizer steps
 
     def prepare(self, inner: LossModel) -> nn.Module:
         """Takes the model as it is; `adopt` cuts it, since DeepSpeed cuts model and optimizer together."""
@@ -83,7 +84,8 @@ class Zero(Parallel):
                 model=self.inner, optimizer=member, config=self._config(), dist_init_required=False
             )
         self._engine = self.wrapped = engine
-        self._flat = [weight for group in member.param_groups for weight in group["params"]]
+        cut = engine.optimizer
+        self._flat = list(cut.fp32_partitioned_groups_flat if self.stage == 3 else cut.single_partition_of_fp32_groups)
         head = self.inner.model.get_output_embeddings()
         if self.stage == 3 and head is not None:  # the loss takes it outside the head's own forward pass
             for weight in head.parameters(recurse=False):
