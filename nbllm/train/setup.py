@@ -206,7 +206,8 @@ def check_precision(inner: LossModel, evaluated: nn.Module, accelerator: Acceler
     bare = inner.model
     seen: list[torch.dtype] = []
     inside = [layer for _, layer in find_blocks(bare)[1].named_modules() if hasattr(layer, "weight")]
-    watched = next(layer for layer in inside if layer.weight.ndim == 2)
+    # DeepSpeed leaves a weight that is elsewhere without a shape, and notes what it was
+    watched = next(layer for layer in inside if len(getattr(layer.weight, "ds_shape", layer.weight.shape)) == 2)
     handle = watched.register_forward_hook(lambda _, __, output: seen.append(output.dtype))
     training = bare.training
     bare.eval()
