@@ -1,4 +1,4 @@
-"""`%llm_bench`: the current model through every runtime of this machine, side by side."""
+"""`%llm_bench`: the current model through every runtime of this machine, side by side; or the fused ops."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from nbllm.errors import UsageError
 
 def _run(call: Call) -> Any:
     arguments = call.arguments
+    if arguments.ops:
+        return call.session.bench(ops=True, **arguments.only("model"), compile=not arguments.no_compile)
     settings = arguments.only("prompt", "new_tokens", "model")
     if "backends" in arguments.given:
         settings["backends"] = _words(arguments.backends)
@@ -39,6 +41,11 @@ COMMAND = Command(
         Option(name="--prompt", help="the text that is continued, in quotes"),
         Option(name="--new-tokens", help="how many each text gets", kind="integer", default=64),
         Option(name="--batch", help="how many texts at once are measured, such as 1,8", many=True),
+        Option(
+            name="--ops",
+            help="the fused ops instead, against eager, compiled and Liger: time, memory, share of the limit",
+            kind="flag",
+        ),
         Option(name="--no-compile", help="don't wait for compiled steps", kind="flag"),
         Option(name="--model", help="a run, folder, GGUF file or hub name", completes="run"),
     ),

@@ -8,7 +8,7 @@ Triton only where a kernel is called, and nothing of models or training.
 from __future__ import annotations
 
 import nbllm.ops.triton_linear_loss  # noqa: F401  (registers itself for GPUs)
-from nbllm.ops.backend import KERNELS, faster_here, keep_faster, triton_problem, use_triton
+from nbllm.ops.backend import KERNELS, chosen, faster_here, keep_faster, triton_problem, use_triton
 from nbllm.ops.linear_cross_entropy import LinearLoss, linear_cross_entropy
 from nbllm.ops.rms_norm import add_rms_norm, rms_norm
 from nbllm.ops.rope import rope
@@ -20,6 +20,7 @@ __all__ = [
     "KERNELS",
     "LinearLoss",
     "add_rms_norm",
+    "chosen",
     "faster_here",
     "keep_faster",
     "linear_cross_entropy",

@@ -40,6 +40,11 @@ def use_triton(ops: Iterable[str]) -> None:
     _chosen = frozenset(ops)
 
 
+def chosen() -> frozenset[str]:
+    """The kernels that this process has chosen."""
+    return _chosen
+
+
 def runs_in_triton(op: str, *tensors: Tensor | None) -> bool:
     """Whether these tensors of a GPU go to the op's kernel: it is chosen, and they are fp32, fp16 or bf16."""
     kinds = all(tensor is None or tensor.dtype in _KINDS for tensor in tensors)

@@ -14,6 +14,7 @@ from nbllm.sessions.starting import plain_corpus
 
 if TYPE_CHECKING:
     from nbllm.bench import Bench
+    from nbllm.bench.op_result import OpsBench
     from nbllm.doctor import Diagnosis
     from nbllm.evaluate import Comparison, EvalResult, TaskScores
     from nbllm.sample import Score
@@ -142,6 +143,18 @@ class Judging(Sampling):
             loaded, tokenizer = self.load_model(model=model, adapter=adapter)
             return score(loaded, tokenizer, text)
 
+    def _bench_ops(self, model: str | None, *, compile: bool) -> OpsBench:
+        from nbllm.bench.op_forms import Shapes
+        from nbllm.bench.ops import compare_ops
+        from nbllm.model import best_device
+
+        with self.lock:
+            if model is None and self.model is None:
+                return compare_ops(compile=compile)
+            config = self.load_model(model=model)[0].config
+            rows = 16_384 if best_device() == "cuda" else 1024
+            return compare_ops(shapes=Shapes.of(config.get_text_config(), rows=rows), compile=compile)
+
     def bench(
         self,
         *,
@@ -151,8 +164,9 @@ class Judging(Sampling):
         new_tokens: int = 64,
         batch: Sequence[int] = (1, 8),
         compile: bool = True,
-    ) -> Bench:
-        """The same model through every runtime of this machine: speed, memory, agreement.
+        ops: bool = False,
+    ) -> Bench | OpsBench:
+        """The same model through every runtime of this machine: speed, memory, agreement; or the fused ops.
 
         Args:
             backends: of `eager`, `compiled`, `int8`, `int4`, `onnx`, `llamacpp`, `vllm`, `tensorrt`; all by default.
@@ -161,7 +175,11 @@ class Judging(Sampling):
             new_tokens: tokens made a text.
             batch: how many texts at once, each.
             compile: wait for the compiled step, minutes where it isn't on disk yet.
+            ops: measure the fused ops instead, in the shapes of the named or current model (SmolLM2-135M's where there
+                is none), and keep for `--fused auto` which kernels are right and faster on this GPU.
         """
+        if ops:
+            return self._bench_ops(model, compile=compile)
         from nbllm.bench.compare import Source, compare
 
         with self.lock:
