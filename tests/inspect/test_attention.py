@@ -85,7 +85,7 @@ def test_maps_are_transformers_own(kind, tokenizer):
     assert maps.tokens[1] == tokenizer.token_text(maps.token_ids[1])
 
 
-@pytest.mark.parametrize("kind", ["llama-grouped", "gpt2", "bert", "mistral-window"])
+@pytest.mark.parametrize("kind", ["llama-grouped", "gpt2", "qwen2", "bert", "mixtral", "mistral-window"])
 def test_padding_gets_no_attention(kind, tokenizer):
     model = build(kind)
     ids = tokenizer.encode(TEXT)[:14]

@@ -145,6 +145,9 @@ def test_tokenizers_are_compared_on_the_corpus(shell: InteractiveShell, texts: l
     shown = str(run(shell, "%llm_tokenizer compare small large"))
     assert "small" in shown
     assert "large" in shown
+    shell.user_ns["pairs"] = {"en": ["the same sentence"], "de": ["derselbe Satz"]}
+    found = run(shell, "%llm_tokenizer compare small --parallel $pairs")
+    assert (found.reference, found.languages) == ("en", ["en", "de"])
 
 
 def test_interrupt_keeps_the_text_and_shows_one_line(

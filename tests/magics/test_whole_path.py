@@ -66,6 +66,13 @@ def test_training_says_how_it_goes_and_returns_the_run(
     assert '"xz"' in reference
 
 
+def test_the_report_names_tokens_that_the_model_hardly_learnt(trained: InteractiveShell) -> None:
+    report = run(trained, "%llm_tokenizer report --model first")
+    assert len(report.undertrained) == round(0.02 * report.vocab_size)
+    assert "Hardly learnt" in str(report)
+    assert run(trained, "%llm_tokenizer report").undertrained is None
+
+
 def test_losses_are_options(trained: InteractiveShell) -> None:
     plain = run(trained, f"%llm_train --steps 2 {TRAIN}")
     other = run(trained, f"%llm_train --steps 2 --loss focal --focal-gamma 1 --label-smoothing 0.1 {TRAIN}")
