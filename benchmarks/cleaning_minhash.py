@@ -2,9 +2,9 @@
 
     NBLLM_DATATROVE_PYTHON=/path/to/python python benchmarks/cleaning_minhash.py [--documents 20000] [--rounds 3]
 
-That Python is as for `cleaning_vs_datatrove.py`, whose documents these are. Among them copies are planted whose tail was
-replaced so that the Jaccard similarity of their 5-grams is 0.5, 0.6 (to be kept), 0.8, 0.85 or 0.9 (to be found at the
-threshold 0.75, so that a pair at 0.8 isn't decided by rounding; each pair's true similarity is computed from its words).
+That Python is as for `cleaning_vs_datatrove.py`, whose documents these are. Among them copies are planted whose tail
+was replaced so that the Jaccard similarity of their 5-grams is 0.5, 0.6 (to be kept), 0.8, 0.85 or 0.9 (to be found, at
+the threshold 0.75, so that a pair at 0.8 isn't decided by rounding; each pair's true similarity comes from its words).
 Both sides use 14 bands of 8 rows. Ours: the whole cleaning with its files, verification and report tables. Theirs: the
 signature, bucket, cluster and filter steps in a folder, without reading the texts. One process each, round by round.
 Wall and processor seconds are kept, since another load on the machine stretches only the first.

@@ -14,7 +14,8 @@ from nbllm.corpus.corpus import Corpus
 from nbllm.corpus.documents import batches
 from nbllm.corpus.engine import Progress, file_stem, run
 from nbllm.corpus.mix_report import MixShare
-from nbllm.corpus.readers import Notes, ReadOptions
+from nbllm.corpus.notes import Notes
+from nbllm.corpus.readers import ReadOptions
 from nbllm.corpus.recipe import recipe_lines
 from nbllm.corpus.report import CorpusReport
 from nbllm.corpus.sources import Source, default_name, find_sources
@@ -128,6 +129,8 @@ def clean(
         write_json(
             draft.folder / "report.json", {key: value for key, value in report.to_json().items() if key != "name"}
         )
+        if notes.aside:
+            write_json(draft.folder / "aside.json", {"left_out": notes.aside})
         seconds = time.monotonic() - started
         draft.summary = {
             "documents": report.went_out.documents,

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from nbllm.corpus.report import Amount
 from nbllm.corpus.trail import Trail
 from nbllm.errors import UsageError
-from nbllm.store import Manifest, Store
+from nbllm.store import Manifest, Store, read_json
 
 Part = Literal["train", "held-out", "all"]
 _COLUMNS = ("text", "id", "source")
@@ -50,6 +50,13 @@ class Corpus(Trail):
     def by_source(self) -> dict[str, dict[str, Amount]]:
         """By source: the amounts `in`, `dropped` and `out`."""
         return self.report.by_source
+
+    @property
+    def aside(self) -> list[dict[str, Any]]:
+        """Rows and files that couldn't be read, the first 10,000: `file`, `row` (None for a whole file), `why` and
+        `content`, the beginning of the row."""
+        path = self.folder / "aside.json"
+        return list(read_json(path)["left_out"]) if path.exists() else []
 
     def __len__(self) -> int:
         return int(self.dataset.num_rows)

@@ -1,8 +1,8 @@
 """Reads documents out of files: text, Markdown, JSON, CSV, Parquet, Arrow and HTML, compressed or not.
 
-A byte-order mark goes at the start of a file only. A row that can't be read is counted and named in the notes; a file
-that can't is an error. Lines end at \\n, \\r\\n and \\r only. Text files are read in pieces unless a file is one
-document. Knows nothing of stages.
+A byte-order mark goes at the start of a file only. A row that can't be read is counted, named and kept aside in the
+notes; a file that can't is an error here, and the source goes on with its next one. Lines end at \\n, \\r\\n and \\r
+only. Text files are read in pieces unless a file is one document. Knows nothing of stages.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import shlex
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 
+from nbllm.corpus.notes import Notes
 from nbllm.errors import DataError, did_you_mean
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
@@ -33,36 +34,9 @@ _HTML = (".html", ".htm")
 READABLE = (*_TEXT, ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", *_HTML)
 _LARGE_BYTES = 1_000_000
 _PIECE_CHARACTERS = 1 << 20
-_ROW_BYTES_SHOWN = 3
 
 Row = tuple[str, str]
 """What follows the file's name in a document's id (empty for a file that is one document), and the text."""
-
-
-@dataclass
-class Notes:
-    """What a reader has to tell: hints, and rows that it had to leave out."""
-
-    hints: list[str] = field(default_factory=list)
-    bad_rows: dict[str, list[str]] = field(default_factory=dict)
-    """By file: a phrase for each of the first few rows."""
-    bad_count: int = 0
-
-    def bad(self, file: str, row: int, why: str) -> None:
-        """Counts a row that couldn't be read."""
-        self.bad_count += 1
-        shown = self.bad_rows.setdefault(file, [])
-        if len(shown) < _ROW_BYTES_SHOWN:
-            shown.append(f"row {row}: {why}")
-
-    def lines(self) -> list[str]:
-        """Everything as sentences."""
-        found = list(self.hints)
-        if self.bad_count:
-            examples = "; ".join(f"{file}, {rows[0]}" for file, rows in list(self.bad_rows.items())[:_ROW_BYTES_SHOWN])
-            unit = "row" if self.bad_count == 1 else "rows"
-            found.append(f"{self.bad_count:,} {unit} couldn't be read and were left out ({examples})")
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +209,7 @@ def _by_marker(file: io.TextIOWrapper, marker: str) -> Iterator[str]:
 
 def _read_json_lines(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
     column: str | None = None
-    seen = 0
+    seen, before = 0, notes.bad_rows.get(path.name, 0)
     with _opened(path) as file:
         for number, raw in enumerate(file, 1):
             line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
@@ -247,16 +221,18 @@ def _read_json_lines(path: Path, options: ReadOptions, notes: Notes) -> Iterator
             except (ValueError, RecursionError) as error:  # a number of 4,301 digits is a plain ValueError
                 if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                     raise DataError(f"{path} is UTF-16", next="Convert it to UTF-8 first") from error
-                notes.bad(path.name, number, "no JSON" if not isinstance(error, UnicodeDecodeError) else "no UTF-8")
+                notes.bad(
+                    path.name, number, "no JSON" if not isinstance(error, UnicodeDecodeError) else "no UTF-8", raw
+                )
                 continue
             if isinstance(value, dict) and column is None:
                 column = _field_of(value, options, str(path))
             text = value if isinstance(value, str) else _text_of(value, column)
             if text is None:
-                notes.bad(path.name, number, f"no text in {column!r}" if isinstance(value, dict) else "no object")
+                notes.bad(path.name, number, f"no text in {column!r}" if isinstance(value, dict) else "no object", raw)
                 continue
             yield str(number), text
-    if seen and seen == sum(1 for _ in notes.bad_rows.get(path.name, ())) and column is None:
+    if seen and seen == notes.bad_rows.get(path.name, 0) - before and column is None:
         raise DataError(f"No line of {path} is a JSON object", next="Give it the suffix .txt if it is plain text")
 
 
@@ -322,7 +298,7 @@ def _read_csv(path: Path, delimiter: str, options: ReadOptions, notes: Notes) ->
             if column is None:
                 column = header.index(find_column(header, options.text_column, _wordy(header, row), str(path)))
             if len(row) != len(header):
-                notes.bad(path.name, number, f"{len(row)} fields instead of {len(header)}")
+                notes.bad(path.name, number, f"{len(row)} fields instead of {len(header)}", delimiter.join(row))
                 continue
             yield str(number), row[column]
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from nbllm.corpus import pydocs
 from nbllm.corpus.documents import well_formed
+from nbllm.corpus.notes import Notes
 from nbllm.corpus.readers import (
     READABLE,
-    Notes,
     ReadOptions,
     Row,
     column_of_schema,
@@ -62,20 +62,35 @@ class Files:
     def parameters(self) -> dict[str, Any]:
         digest = hashlib.sha256()
         for name, path in self.files:
-            with path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
+            try:
+                with path.open("rb") as file:
+                    content = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError:
+                content = "unreadable"  # told when it is read
             digest.update(f"{well_formed(name)}\0{content}\n".encode())
         return {"label": self.label, "files": len(self.files), "hash": digest.hexdigest()}
 
     def documents(self, notes: Notes) -> Iterator[tuple[str, str, str]]:
-        found = False
+        total = 0
+        first: DataError | None = None
         for name, path in self.files:
             if not path.stat().st_size and len(self.files) == 1:
                 raise DataError(f"{path} is empty", next="Check the path, or clean another source")
-            for where, text in read_file(path, self.options, notes):
-                found = True
-                yield text, f"{name}:{where}" if where else name, self.label
-        if not found:
+            count = 0
+            try:
+                for where, text in read_file(path, self.options, notes):
+                    count += 1
+                    yield text, f"{name}:{where}" if where else name, self.label
+            except DataError as error:
+                if len(self.files) == 1:
+                    raise
+                # one of many: it is told, and the others are cleaned
+                notes.bad_file(str(path), error.what, count)
+                first = first or error
+            total += count
+        if not total and first is not None:
+            raise first
+        if not total:
             raise DataError(f"{self.label} holds no document", next="Check the path and --split")
 
 

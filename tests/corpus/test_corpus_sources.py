@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from nbllm.corpus import Corpus, clean
-from nbllm.errors import NotFoundError, UsageError
+from nbllm.errors import DataError, NotFoundError, UsageError
 from nbllm.store import Store
 
 
@@ -113,6 +114,38 @@ def test_values_without_text_are_counted(tmp_path: Path) -> None:
 def test_what_can_not_be_a_source(tmp_path: Path, source: object, kind: type[Exception], wanted: str) -> None:
     with pytest.raises(kind, match=wanted):
         read(tmp_path, source)
+
+
+def test_a_bad_file_among_others_is_named_and_kept_aside(tmp_path: Path) -> None:
+    folder = tmp_path / "crawl"
+    folder.mkdir()
+    (folder / "a.txt").write_text("good")
+    (folder / "b.txt").write_bytes(b"caf\xe9")
+    (folder / "c.jsonl").write_text('{"text": "one"}\n{"text": 3}\nno json\n{"text": "two"}\n')
+    packed = gzip.compress(b"\n".join(b'{"text": "%d"}' % number for number in range(10_000)))
+    (folder / "d.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    made = clean(Store(tmp_path / ".nbllm"), [folder], recipe="none", name="c")
+    assert list(made.texts())[:3] == ["good", "one", "two"]
+    assert len(made) > 1000, "what stood before the damage"
+    files, rows = made.report.notes
+    assert files.startswith("2 files couldn't be read to the end and were left out (")
+    assert "b.txt isn't UTF-8 (it holds the byte 0xe9); " in files
+    assert "d.jsonl.gz is damaged or cut short" in files
+    assert f"(after {len(made) - 3:,} documents)" in files
+    assert rows == "2 rows couldn't be read and were left out (c.jsonl, row 2: no text in 'text')"
+    assert [(one["row"], one["why"], one["content"]) for one in made.aside if one["row"]] == [
+        (2, "no text in 'text'", '{"text": 3}\n'), (3, "no JSON", "no json\n"),
+    ]  # fmt: skip
+    assert [Path(one["file"]).name for one in made.aside if one["row"] is None] == ["b.txt", "d.jsonl.gz"]
+
+
+def test_where_every_file_is_bad_the_first_is_the_error(tmp_path: Path) -> None:
+    folder = tmp_path / "crawl"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / f"{name}.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"a\.txt isn't UTF-8"):
+        clean(Store(tmp_path / ".nbllm"), [folder], recipe="none", name="c")
 
 
 def test_nothing_given(tmp_path: Path) -> None:

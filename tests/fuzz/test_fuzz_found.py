@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from nbllm.commands.options import Option, check_value
-from nbllm.corpus.readers import Notes, ReadOptions, read_file
+from nbllm.corpus.notes import Notes
+from nbllm.corpus.readers import ReadOptions, read_file
 from nbllm.errors import DataError, UsageError
 
 

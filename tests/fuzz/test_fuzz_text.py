@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbllm.corpus import clean
-from nbllm.corpus.readers import COMPRESSED, READABLE, Notes, ReadOptions, read_file
+from nbllm.corpus.notes import Notes
+from nbllm.corpus.readers import COMPRESSED, READABLE, ReadOptions, read_file
 from nbllm.errors import DataError
 from nbllm.store import Store
 from nbllm.tokenizer import StreamDecoder, Tokenizer, train
