@@ -28,7 +28,11 @@ ALLOWED = {
     "inspect": {"errors", "store", "model", "tokenizer", "adapters", "sample"},
     "evaluate": {"errors", "store", "model", "tokenizer", "adapters", "shards", "sample"},
     "export": {"errors", "store", "model", "tokenizer", "adapters", "sample"},
-    "train": {"errors", "store", "ops", "shards", "model", "adapters", "tokenizer", "sample", "evaluate", "findings"},
+    # a run's handle diagnoses itself; nothing of the training does
+    "train": {
+        "errors", "store", "ops", "shards", "model", "adapters", "tokenizer", "sample", "evaluate", "findings",
+        "doctor.run",
+    },
     "bench": {"errors", "store", "ops", "model", "adapters", "tokenizer", "sample", "export", "panels"},
     "doctor": {
         "errors", "store", "corpus", "tokenizer", "shards", "ops", "model", "adapters", "sample", "evaluate", "train",

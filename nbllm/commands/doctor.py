@@ -1,4 +1,4 @@
-"""`%llm_doctor`: what is wrong with the current model's output, and what to type."""
+"""`%llm_doctor`: what is wrong with a run or with the current model's output, and what to type."""
 
 from __future__ import annotations
 
@@ -21,15 +21,23 @@ def _run(call: Call) -> Any:
     if options and not prompt:
         name = next(iter(options)).replace("_", "-")
         raise UsageError(f"--{name} is for a text that is sampled now", next=f'%llm_doctor "some text" --{name} …')
+    if prompt and not options and prompt[0] in call.session.store.names("run"):
+        return call.session.diagnose(run=prompt[0])
     return call.session.diagnose(prompt=prompt[0] if prompt else None, **options)
 
 
 COMMAND = Command(
     name="llm_doctor",
-    summary="findings about the current model's output, each with evidence and a remedy",
-    example='%llm_doctor\n%llm_doctor "What is a fox?" --chat',
+    summary="findings about a run or the model's output, each with evidence and a remedy",
+    example='%llm_doctor\n%llm_doctor my-run\n%llm_doctor "What is a fox?" --chat',
     options=(
-        Option(name="prompt", help="sample this and look at it; the last text by default", kind="any", many=True),
+        Option(
+            name="prompt",
+            help="a run's name, or a prompt to sample and look at; the last text, or the current run, by default",
+            kind="any",
+            many=True,
+            completes="run",
+        ),
         Option(name="--model", help="a run, folder, GGUF file or hub name", completes="run"),
         Option(name="--checkpoint", help="the step of a run's checkpoint", kind="integer"),
         Option(name="--adapter", help="an adapter, or off", completes="adapter"),

@@ -1,4 +1,4 @@
-"""The doctor: findings about a model's output, each with evidence and a remedy. It may know every room."""
+"""The doctor: findings about a model's output or a run, each with evidence and a remedy. It may know every room."""
 
 from nbllm.doctor.asked import Asked
 from nbllm.doctor.diagnosis import Diagnosis

@@ -60,7 +60,9 @@ def memory_findings(model: Any, generation: Generation, asked: Asked) -> list[Fi
         ]
     if free - need >= _FREE * total or weights + need < _OWN * total:
         return []
-    small = device.type == "cpu" and not getattr(model, "nbllm_quantized", None) and "adapter" not in asked.given
+    small = (
+        device.type in ("cpu", "cuda") and not getattr(model, "nbllm_quantized", None) and "adapter" not in asked.given
+    )
     gain = weights - quantized_bytes(model, "int8") if small else 0
     small = gain > _WORTH * weights
     return [

@@ -45,7 +45,7 @@ class Curves:
         self.nowhere: dict[int, dict[str, Any]] = {}
         """By step: where the first number that isn't finite came from, of `nonfinite` events."""
         self.said: dict[str, dict[str, Any]] = {}
-        """By name: the newest `finding` event."""
+        """By title: the newest `finding` event."""
         self._step = array("d")
         self._values: dict[str, array[float]] = {name: array("d") for name in _FIELDS}
         self._evals: list[tuple[int, float]] = []
@@ -71,7 +71,7 @@ class Curves:
         elif kind == "nonfinite":
             self.nowhere[int(step)] = dict(event)
         elif kind == "finding":
-            self.said[str(event.get("name"))] = dict(event)
+            self.said[str(event.get("title"))] = dict(event)
         elif kind == "end":
             self.end = dict(event)
 

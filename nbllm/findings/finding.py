@@ -34,11 +34,12 @@ class Finding:
             raise UsageError(f"severity is one of {', '.join(SEVERITIES)}", received=self.severity)
 
     def as_event(self) -> dict[str, Any]:
-        """The fields of the `finding` event that a run's log keeps of it."""
-        return {**asdict(self), "step": self.step or 0}
+        """The fields of the `finding` event that a run's log keeps of it; the name is its `title`."""
+        fields = asdict(self)
+        return {"title": fields.pop("name"), **fields, "step": self.step or 0}
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any]) -> Finding:
         """The finding that an event was made from; raises KeyError for another kind of event."""
-        fields = ("name", "severity", "evidence", "remedy", "command")
-        return cls(step=int(event["step"]), **{field: str(event[field]) for field in fields})
+        fields = ("severity", "evidence", "remedy", "command")
+        return cls(name=str(event["title"]), step=int(event["step"]), **{field: str(event[field]) for field in fields})

@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from nbllm.evaluate import Comparison, EvalResult, TaskScores
     from nbllm.sample import Score
     from nbllm.tokenizer import Tokenizer
+    from nbllm.train import Run
 
 
 class Judging(Sampling):
     """The part of `Session` that measures a model."""
 
-    def diagnose(self, prompt: str | Sequence[int] | None = None, **options: Any) -> Diagnosis:
-        """Findings about the last generation, or about one that is made now: evidence and a remedy each.
+    def diagnose(
+        self, prompt: str | Sequence[int] | None = None, *, run: str | Run | None = None, **options: Any
+    ) -> Diagnosis:
+        """Findings about the last generation, about one that is made now, or about a run: evidence and a remedy each.
 
         Args:
             prompt: sample this first, with its trace.
+            run: look at this run, its log and its data, instead; without a text so far, the current run is taken.
             options: as for `generate`.
 
         Each finding's line asks for the same model, adapter, weights and settings. Where something looks slow, the
@@ -38,6 +42,13 @@ class Judging(Sampling):
         from nbllm.doctor.diagnose import diagnose
         from nbllm.doctor.fit import no_template
 
+        if run is None and prompt is None and self.last_generation is None:
+            run = self.run
+        if run is not None:
+            from nbllm.doctor.run import diagnose_run
+            from nbllm.train import Run
+
+            return diagnose_run(Run(self.store, run) if isinstance(run, str) else run)
         with self.lock:
             untold = False
             if prompt is not None:
@@ -46,7 +57,7 @@ class Judging(Sampling):
                     untold = not self.load_model(**which)[1].chat_template
                 self.generate(prompt, trace=True, **{**options, "chat": bool(options.get("chat")) and not untold})
             if self.last_generation is None:
-                raise NotFoundError("There is no text yet", next='Type %llm_doctor "a prompt"')
+                raise NotFoundError("There is no text and no run yet", next='Type %llm_doctor "a prompt"')
             reference, adapter, quantize = self._last_made_with
             loaded, tokenizer = self.models.load(reference, adapter=adapter, quantize=quantize)
             text, given = self._last_asked

@@ -24,6 +24,8 @@ from nbllm.train.phase import ProcessId, RunState, begin, read_state
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from nbllm.doctor import Diagnosis
+
 Status = Literal["starting", "running", "paused", "done", "stopped", "failed", "died"]
 LIVE: tuple[Status, ...] = ("starting", "running", "paused")
 """The states of a run that lives."""
@@ -149,6 +151,12 @@ class Run:
     def reader(self) -> MetricsReader:
         """A reader of its own, which begins with the run's whole history."""
         return MetricsReader(self.folder / METRICS)
+
+    def diagnose(self) -> Diagnosis:
+        """Findings about it, with evidence and a remedy each: from its log, its data and its tokenizer."""
+        from nbllm.doctor.run import diagnose_run
+
+        return diagnose_run(self)
 
     def log(self, lines: int = 40) -> str:
         """The last lines that its processes printed."""

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import CONTEXT, build, family, reference
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nbllm.errors import UsageError
 from nbllm.model import quantize
-from nbllm.model.quantization import Int4Linear, Int8Linear, quantized_bytes
+from nbllm.model.quantization import Int4Linear, Int8Linear, cast_product, quantized_bytes
 from nbllm.sample import SamplingParameters, generate, generate_batch
 from nbllm.sample.forward import Forward
 from nbllm.sample.prefixes import Prefixes
@@ -228,6 +229,28 @@ def test_what_quantised_weights_take_is_known_before(
     small = quantize(model, kind)
     measured = {one.data_ptr(): one.nbytes for one in (*small.parameters(), *small.buffers())}
     assert quantized_bytes(model, kind) == sum(measured.values())
+
+
+@pytest.mark.parametrize("inputs", [96, 64, 128])
+def test_a_gpus_layers_have_the_shapes_that_its_products_take(inputs: int) -> None:
+    """On a device without numbers; the numbers are checked in tests/gpu."""
+    linear = torch.nn.Linear(inputs, 48, dtype=torch.bfloat16, device="meta")
+    eight, four = Int8Linear(linear), Int4Linear(linear)
+    assert (eight.packed.nbytes, four.packed.nbytes) == (48 * inputs, 48 * inputs // 2)
+    assert eight(torch.empty(3, 5, inputs, dtype=torch.bfloat16, device="meta")).shape == (3, 5, 48)
+    with FakeTensorMode():
+        for name, buffer in four.named_buffers():
+            setattr(four, name, torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda"))
+        four.bias = None
+        found = four(torch.empty(3, 5, inputs, dtype=torch.bfloat16, device="cuda"))
+        assert (found.shape, found.dtype, found.device.type) == ((3, 5, 48), torch.bfloat16, "cuda")
+
+
+def test_int8_by_a_cast_is_int8_by_the_packed_product() -> None:
+    torch.manual_seed(0)
+    layer = Int8Linear(torch.nn.Linear(64, 48, bias=False))
+    states = torch.randn(5, 64)
+    torch.testing.assert_close(cast_product(states, layer.packed, layer.scale), layer(states), rtol=1e-4, atol=1e-4)
 
 
 def test_a_kind_of_quantisation_that_there_is_not(llama: Any) -> None:
