@@ -74,3 +74,39 @@ def test_heads_are_drawn_chosen_and_pointed_at(open_notebook):
     face = next("".join(output["data"]["text/html"]) for output in outputs if "text/html" in output.get("data", {}))
     assert "<img" not in face
     assert len(face) < 300_000
+
+
+LONG = """
+long = " ".join([TEXT] * 12)
+show_attention(session, wanted=Wanted(text=long), maps=session.attention(long), layer=0, head=1)
+"""
+ENDS = """(box) => {
+  const { scrollTop, clientHeight } = box;
+  const paths = [...box.querySelectorAll('svg path')];
+  const ys = paths.flatMap((path) => {
+    const { y, height } = path.getBBox();
+    return [y, y + height];
+  });
+  return [Math.min(...ys) - scrollTop, scrollTop + clientHeight - Math.max(...ys), paths.length,
+    paths.filter((path) => path.hasAttribute('stroke-dasharray')).length];
+}"""
+
+
+def test_lines_to_tokens_out_of_sight_end_at_the_edge(open_notebook):
+    notebook = open_notebook([BEGIN + LONG], width=1280, height=1500)
+    notebook.run(0)
+    notebook.wait_for_text(r"looks at · \d+ further up", timeout=40_000)
+    box = notebook.panel.locator(".nbllm-lines")
+    above, below, lines, cut = box.evaluate(ENDS)
+    assert lines > 0
+    assert 0 < cut <= lines
+    assert above >= 0
+    assert below >= 0
+    notebook.shot("attention-lines", box)
+    box.evaluate("(box) => { box.scrollTop = 0; }")  # to where the tokens are, away from the pinned one
+    notebook.page.wait_for_timeout(500)
+    above, below, lines, _ = box.evaluate(ENDS)
+    assert lines > 0
+    assert above >= 0
+    assert below >= 0
+    notebook.shot("attention-lines-top", box)
