@@ -14,7 +14,7 @@ def _run(call: Call) -> Any:
 
 COMMAND = Command(
     name="llm_model",
-    summary="the loaded model's architecture with shapes, parameters, memory and FLOPs a token",
+    summary="the loaded model as a picture: shapes, parameters, memory, FLOPs a token; a part's weights at a click",
     example="%llm_model",
     options=(
         Option(name="--model", help="a run, folder, GGUF file or hub name", completes="run"),
