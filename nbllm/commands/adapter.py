@@ -6,7 +6,7 @@ from typing import Any
 
 from nbllm.commands.base import Call, Command
 from nbllm.commands.options import Option
-from nbllm.errors import UsageError, did_you_mean
+from nbllm.errors import NbllmError, UsageError, did_you_mean
 
 _ACTIONS = {
     "list": "every adapter of the store",
@@ -53,10 +53,17 @@ def _list(call: Call) -> None:
         current = " · in use" if manifest.name == call.session.adapter else ""
         step = manifest.summary.get("step")
         method = manifest.parameters.get("adapter", {}).get("method")
-        facts = [manifest.name, *([method] if method else []), f"on {manifest.parameters['model']}"]
+        facts = [manifest.name, *([method] if method else []), f"on {_base(call, manifest)}"]
         call.say(" · ".join([*facts, *([f"step {step}"] if step else [])]) + current)
     if not found:
         call.say("There are no adapters yet. Make one with %llm_finetune --data FILE")
+
+
+def _base(call: Call, manifest: Any) -> str:
+    try:
+        return str(call.session.models.base_of(manifest.name, None).name)
+    except NbllmError:  # gone, or of another machine
+        return str(manifest.parameters["model"])
 
 
 def _compare(call: Call, words: list[str]) -> Any:

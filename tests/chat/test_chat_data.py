@@ -41,6 +41,21 @@ def test_files_give_the_same_rows(kind, tmp_path, tokenizer):
     assert find_format(records) == "instruction"
 
 
+def test_a_data_set_of_the_hub_by_name_and_split(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "set"
+    folder.mkdir()
+    write(folder, "jsonl")  # a folder stands in for a name on the hub: the same function loads both
+    for name in (f"hf:{folder}", f"hf:{folder}:train"):
+        records = find_records(name)
+        assert [dict(record.fields) for record in records] == ROWS
+        assert records[1].where == f"{folder}:2"
+    with pytest.raises(NotFoundError, match="can't be loaded"):
+        find_records(f"hf:{folder}:other")
+    with pytest.raises(UsageError, match="hf:NAME:SPLIT"):
+        find_records("hf:a:b:c:d")
+
+
 def test_values_of_the_notebook(tokenizer):
     for value in (ROWS, pd.DataFrame(ROWS), iter(ROWS)):
         assert [dict(record.fields) for record in find_records(value)] == ROWS

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from group_kit import train_group
 from test_worker_runs import Crash, crash_after
 from worker_kit import Kit, events, kit, losses, train
 
@@ -44,6 +45,22 @@ def test_a_method_trains_and_resumes_exactly(kit: Kit, monkeypatch, method):
     assert losses(broken) == losses(whole)
     last = [disk.newest(folder).path / "adapter_model.safetensors" for folder in (whole, broken)]
     assert last[0].read_bytes() == last[1].read_bytes()
+
+
+def test_two_processes_train_the_adapter_that_one_does(kit: Kit):
+    base = kit.train("base", steps=1, seq_len=64)
+    setting = {"model": str(disk.newest(base).path), "shards": kit.examples.name, "steps": 5, "lr": 0.01}
+    wanted = {"lora": {"dropout": 0.0}, "dora": {"dropout": 0.0}, "ia3": {}, "adapter": {"dropout": 0.0}}
+    wanted |= {"prompt": {"virtual_tokens": 4}, "prefix": {"virtual_tokens": 4}}
+    pairs = []
+    for method, more in wanted.items():
+        adapter = {"adapter": {"method": method, **more}}
+        one = kit.train(f"one-{method}", batch_size=8, **setting, **adapter)
+        pairs.append((one, kit.run_folder(f"two-{method}", batch_size=4, processes=2, **setting, **adapter)))
+    train_group([(two, False) for _, two in pairs])
+    for one, two in pairs:
+        assert events(two, "start")[0]["world_size"] == 2
+        assert losses(two) == pytest.approx(losses(one), rel=1e-4), one.name
 
 
 def test_a_run_whose_adapter_gets_no_gradient_stops_and_says_so(kit: Kit, monkeypatch):
