@@ -10,7 +10,7 @@ from nbllm.commands.training import SHARED_KEYS, SHARED_OPTIONS, wait
 from nbllm.errors import UsageError
 from nbllm.store import now
 
-_ACTS = ("attach", "resume", "stop", "pause", "list")
+_ACTS = ("attach", "resume", "stop", "pause", "list", "compare")
 
 
 def _run(call: Call) -> Any:
@@ -37,11 +37,9 @@ def _run(call: Call) -> Any:
 def _act(call: Call, act: str) -> Any:
     session, arguments = call.session, call.arguments
     if act == "list":
-        for run in session.runs():
-            call.say(repr(run))
-        if not session.runs():
-            call.say("There are no runs yet. Start one with %llm_train.")
-        return None
+        return session.run_table()
+    if act == "compare":
+        return session.compare_runs(*arguments.compare)
     run = session.attach(getattr(arguments, act))
     if act == "attach":
         if arguments.wait:
@@ -91,7 +89,8 @@ COMMAND = Command(
         Option(name="--resume", help="on from a pause, else from the last checkpoint", completes="run"),
         Option(name="--stop", help="write a checkpoint and end", completes="run"),
         Option(name="--pause", help="wait after the current step", completes="run"),
-        Option(name="--list", help="every run of the store", kind="flag"),
+        Option(name="--list", help="every run of the store with its numbers", kind="flag"),
+        Option(name="--compare", help="two to eight runs over one another", many=True, completes="run"),
     ),
     run=_run,
 )

@@ -47,7 +47,7 @@ SHARED_OPTIONS = (
     Option(name="--eval-every", help="steps between held-out evaluations; 0 only at the end", kind="integer"),
     Option(name="--save-every", help="steps between checkpoints; 0 only at the end", kind="integer"),
     Option(name="--early-stop", help="stop after that many evaluations without a better loss", kind="integer"),
-    Option(name="--log-with", help="tensorboard"),
+    Option(name="--log-with", help="tensorboard, wandb (offline), or both with a comma"),
     Option(name="--seed", help="of weights, order and dropout", kind="integer", default=0),
     Option(name="--name", help="the run's name; made up if it isn't given"),
     Option(name="--wait", help="block until it has ended, with calm progress", kind="flag"),

@@ -26,6 +26,7 @@ _TYPES = (
     ("nbllm.tokenizer.strip", "TokenStrip"),
     ("nbllm.inspect.lens", "LogitLens"),
     ("nbllm.inspect.architecture", "ModelSummary"),
+    ("nbllm.sessions.run_comparison", "RunComparison"),
 )
 
 
@@ -76,6 +77,7 @@ class Display:
         formatter.for_type_by_name("nbllm.inspect.lens", "LogitLens", self._lens_again)
         formatter.for_type_by_name("nbllm.inspect.architecture", "ModelSummary", self._model_again)
         formatter.for_type_by_name(*_TYPES[3], self._text_again)
+        formatter.for_type_by_name("nbllm.sessions.run_comparison", "RunComparison", self._comparison_again)
         shell.events.register("pre_run_cell", self._new_cell)
 
     def remove(self) -> None:
@@ -123,6 +125,8 @@ class Display:
         kind = (type(result).__module__, type(result).__name__)
         if kind == ("nbllm.inspect.architecture", "ModelSummary"):
             self._model_again(result)
+        if kind == ("nbllm.sessions.run_comparison", "RunComparison"):
+            self._comparison_again(result)
         if kind == _TYPES[0] and id(result) not in self._shown:
             self._show_run(result)
         if kind == _TYPES[3]:
@@ -208,6 +212,13 @@ class Display:
         if id(summary) not in self._shown:
             self._shown.add(id(summary))
             show_model(nbllm.session(), summary)
+
+    def _comparison_again(self, comparison: Any) -> None:
+        from nbllm.panels import show_comparison
+
+        if id(comparison) not in self._shown:
+            self._shown.add(id(comparison))
+            show_comparison(comparison)
 
     def _lens_again(self, lens: Any) -> None:
         import nbllm

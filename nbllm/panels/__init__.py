@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nbllm.panels.attention import show_attention
     from nbllm.panels.clean import show_clean
     from nbllm.panels.finetune import show_finetune
+    from nbllm.panels.compare import show_comparison
     from nbllm.panels.generate import show_generate
     from nbllm.panels.lens import show_lens
     from nbllm.panels.model import show_model
@@ -25,6 +26,7 @@ __all__ = [
     "show_attention",
     "show_clean",
     "show_finetune",
+    "show_comparison",
     "show_generate",
     "show_lens",
     "show_model",
@@ -40,6 +42,7 @@ _HOMES = {
     "show_attention": "attention",
     "show_clean": "clean",
     "show_finetune": "finetune",
+    "show_comparison": "compare",
     "show_generate": "generate",
     "show_lens": "lens",
     "show_model": "model",

@@ -103,6 +103,20 @@ function ticks(low, high, most) {
   return found;
 }
 
+// Round values on a logarithmic axis: 1, 2 and 5 times powers of ten, fewer where they are many.
+function logTicks(low, high) {
+  for (const factors of [[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 5], [1]]) {
+    const found = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high) + 1; power++)
+      for (const factor of factors) {
+        const value = factor * 10 ** power;
+        if (value >= low && value <= high) found.push(value);
+      }
+    if (found.length <= 9) return found.length > 1 ? found : ticks(low, high, 5);
+  }
+  return [];
+}
+
 // Calls back when the theme or the pixel ratio changes; returns what ends it.
 function watchLook(callback) {
   let query = null;
@@ -137,8 +151,9 @@ function rightEnd(step, total) {
   return Math.max(end, step);
 }
 
-// A line chart on a canvas. Layers, drawn in order: {series, name, colour (a variable), width, alpha, dots, format}.
-// Options: height, label (for screen readers), axes, lastStep() (right end), marks() (steps), markName, note(plot).
+// A line chart on a canvas. Layers, drawn in order: {series, name, colour (a variable), width, alpha, dots, format, dash}.
+// Options: height, label (for screen readers), axes, lastStep() (right end), marks() (lists of step and words),
+// note(plot), zoomed(range). Drag over a range of steps, or + and -, to zoom; a double click, or 0, shows all again.
 class LineChart {
   constructor(layers, options) {
     this.layers = layers;
@@ -150,10 +165,24 @@ class LineChart {
     this.root = el('div', { class: 'nbllm-chart' }, this.canvas, this.tip);
     this.at = null;
     this.asked = 0;
-    this.ends = [];
+    this.range = null; // the steps shown, [first, last]; null: all
+    this.log = false; // values on a logarithmic scale
+    this.dragged = null; // where a drag began, in steps
     const move = (event) => this.point(this.stepAt(event.offsetX));
     this.canvas.addEventListener('pointermove', move);
     this.canvas.addEventListener('pointerleave', () => this.point(null));
+    this.canvas.addEventListener('pointerdown', (event) => {
+      this.dragged = this.stepAt(event.offsetX);
+      this.canvas.setPointerCapture(event.pointerId);
+    });
+    this.canvas.addEventListener('pointerup', (event) => {
+      const [from, to] = [this.dragged, this.stepAt(event.offsetX)];
+      this.dragged = null;
+      if (from === null || to === null || !this.plot) return;
+      if (Math.abs(this.plot.x(from) - this.plot.x(to)) > 6) this.zoom([Math.min(from, to), Math.max(from, to)]);
+    });
+    this.canvas.addEventListener('pointercancel', () => (this.dragged = null));
+    this.canvas.addEventListener('dblclick', () => this.zoom(null));
     this.canvas.addEventListener('blur', () => this.point(null));
     this.canvas.addEventListener('keydown', (event) => this.key(event));
     this.sizes = new ResizeObserver(() => this.draw());
@@ -172,7 +201,28 @@ class LineChart {
     if (!this.asked) this.asked = requestAnimationFrame(() => this.paint());
   }
 
+  // Shows some steps, or all of them (null), and says so to whoever wants to follow.
+  zoom(range, tell = true) {
+    const whole = Math.max(1, this.options.lastStep());
+    if (range) {
+      const width = Math.max(2, Math.min(whole, range[1] - range[0]));
+      const first = Math.max(0, Math.min(whole - width, range[0]));
+      range = width >= whole ? null : [first, first + width];
+    }
+    this.range = range;
+    this.draw();
+    if (tell) this.options.zoomed?.(range);
+  }
+
   key(event) {
+    if (['+', '=', '-', '0'].includes(event.key)) {
+      event.preventDefault();
+      event.stopPropagation();
+      const [first, last] = this.range ?? [0, Math.max(1, this.options.lastStep())];
+      const centre = this.at ?? (first + last) / 2;
+      const half = ((last - first) / 2) * (event.key === '-' ? 2 : 0.5);
+      return this.zoom(event.key === '0' ? null : [centre - half, centre + half]);
+    }
     const all = [];
     this.layers[0].series.each((step) => all.push(step));
     if (!all.length) return;
@@ -216,20 +266,29 @@ class LineChart {
 
   stepAt(x) {
     if (!this.plot) return null;
-    const { left, right, last } = this.plot;
-    return ((x - left) / (right - left)) * last;
+    const { left, right, first, last } = this.plot;
+    return first + ((Math.min(right, Math.max(left, x)) - left) / (right - left)) * (last - first);
   }
 
   limits() {
     const { low, high } = this.options;
     const values = [];
-    for (const { series } of this.layers) series.each((_, value) => Number.isFinite(value) && values.push(value));
+    const [first, last] = this.range ?? [-Infinity, Infinity];
+    const add = (step, value) => {
+      if (step >= first && step <= last && Number.isFinite(value) && (!this.log || value > 0)) values.push(this.scale(value));
+    };
+    for (const { series } of this.layers) series.each(add);
     if (!values.length) return null;
     values.sort((a, b) => a - b);
-    const bottom = low ?? values[0];
+    const bottom = low != null && !this.log ? low : values[0];
     const top = high ?? values[Math.min(values.length - 1, Math.ceil(values.length * (this.options.axes ? 0.995 : 1)) - 1)];
     const room = (top - bottom) * 0.06 || Math.max(Math.abs(bottom) * 0.05, 1e-12);
     return [bottom - room, top + room];
+  }
+
+  // A value as it is drawn: itself, or its logarithm.
+  scale(value) {
+    return this.log ? Math.log10(value) : value;
   }
 
   paint() {
@@ -251,17 +310,19 @@ class LineChart {
     ink.font = `11px ${style.fontFamily}`;
     const limits = this.limits();
     const [low, high] = limits ?? [0, 1];
-    const last = Math.max(1, options.lastStep());
-    const yTicks = options.axes && limits ? ticks(low, high, 8) : [];
-    const digits = yTicks.length > 1 ? Math.max(0, -Math.floor(Math.log10(yTicks[1] - yTicks[0]) + 1e-9)) : 1;
-    const names = yTicks.map((value) => value.toFixed(digits));
+    const [first, last] = this.range ?? [0, Math.max(1, options.lastStep())];
+    const yTicks = !options.axes || !limits ? [] : this.log ? logTicks(10 ** low, 10 ** high) : ticks(low, high, 8);
+    const apart = yTicks.length > 1 ? yTicks[1] - yTicks[0] : 0.1;
+    const digits = Math.max(0, -Math.floor(Math.log10(apart) + 1e-9));
+    const names = yTicks.map((value) => (this.log ? String(Number(value.toPrecision(3))) : value.toFixed(digits)));
     const left = options.axes ? Math.max(24, ...names.map((name) => ink.measureText(name).width)) + 10 : 1;
     const right = width - (options.axes ? 6 : 2);
     const top = options.axes ? 14 : 3;
     const bottom = height - (options.axes ? 20 : 3);
-    const x = (step) => left + (step / last) * (right - left);
-    const y = (value) => bottom - ((Math.min(high, Math.max(low, value)) - low) / (high - low)) * (bottom - top);
-    this.plot = { left, right, top, bottom, last, x, y, ink, width, colour };
+    const x = (step) => left + ((step - first) / (last - first)) * (right - left);
+    const within = (value) => Math.min(high, Math.max(low, this.scale(value)));
+    const y = (value) => bottom - ((within(value) - low) / (high - low)) * (bottom - top);
+    this.plot = { left, right, top, bottom, first, last, x, y, ink, width, colour };
 
     ink.lineWidth = 1;
     ink.strokeStyle = colour('--nb-line');
@@ -276,7 +337,7 @@ class LineChart {
       ink.fillText(names[i], left - 8, line + 4);
     });
     if (options.axes) {
-      for (const step of ticks(0, last, Math.max(2, Math.min(7, width / 90)))) {
+      for (const step of ticks(first, last, Math.max(2, Math.min(7, width / 90)))) {
         if (step !== Math.round(step)) continue;
         const name = count(step);
         const half = ink.measureText(name).width / 2;
@@ -288,9 +349,20 @@ class LineChart {
       ink.textAlign = 'center';
       ink.fillText('waiting for the first step', (left + right) / 2, (top + bottom) / 2);
     }
+    ink.save();
+    ink.beginPath();
+    ink.rect(left - 4, 0, right - left + 8, height);
+    ink.clip(); // what lies outside a zoomed range
     this.paintMarks();
     for (const layer of this.layers) this.paintLayer(layer);
     options.note?.(this.plot);
+    if (this.dragged !== null && this.at !== null) {
+      ink.globalAlpha = 0.15;
+      ink.fillStyle = colour('--nb-s1');
+      ink.fillRect(x(this.dragged), top, x(this.at) - x(this.dragged), bottom - top);
+      ink.globalAlpha = 1;
+    }
+    ink.restore();
     if (this.at !== null) {
       ink.fillStyle = colour('--nb-fg2');
       ink.fillRect(Math.round(x(this.at)), top - 6, 1, bottom - top + 6);
@@ -304,12 +376,12 @@ class LineChart {
     ink.fillStyle = colour('--nb-fg2');
     const marks = this.options.marks();
     const foot = marks.length <= 8 ? bottom : top; // many marks are short, so that they don't fence the curve in
-    for (const step of marks) {
+    for (const [step, words] of marks) {
       const at = Math.round(x(step));
       ink.globalAlpha = 0.5;
       ink.fillRect(at, top - 10, 1, foot - top + 10);
       ink.globalAlpha = 1;
-      const name = `▾ ${this.options.markName}`;
+      const name = `▾ ${words}`;
       const room = ink.measureText(name).width + 8;
       if (at > free && at + room < right) {
         ink.fillText(name, at + 4, top - 3);
@@ -318,15 +390,16 @@ class LineChart {
     }
   }
 
-  paintLayer({ series, colour, width = 2, alpha = 1, dots = false }) {
+  paintLayer({ series, colour, width = 2, alpha = 1, dots = false, dash = [] }) {
     const { ink, x, y, left, right } = this.plot;
     ink.globalAlpha = alpha;
     ink.strokeStyle = ink.fillStyle = this.plot.colour(colour);
     ink.lineWidth = width;
     ink.lineJoin = 'round';
+    ink.setLineDash(dash);
     if (dots) {
       series.each((step, value) => {
-        if (!Number.isFinite(value)) return;
+        if (!Number.isFinite(value) || (this.log && value <= 0)) return;
         ink.beginPath();
         ink.arc(x(step), y(value), 3.5, 0, 7);
         ink.fill();
@@ -348,7 +421,7 @@ class LineChart {
       };
       const dense = series.length > 2 * (right - left);
       series.each((step, value) => {
-        if (!Number.isFinite(value)) {
+        if (!Number.isFinite(value) || (this.log && value <= 0)) {
           flush();
           pen = false;
           return;
@@ -365,6 +438,7 @@ class LineChart {
       flush();
       ink.stroke();
     }
+    ink.setLineDash([]);
     ink.globalAlpha = 1;
   }
 }

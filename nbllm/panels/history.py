@@ -21,6 +21,7 @@ FRESH_LIMIT = 2000
 _CHECKPOINTS_KEPT = 400
 _SAMPLE_CHARACTERS = 2000
 _SMOOTH_POINTS = 60
+_WORDS = 40
 
 
 def number(value: Any) -> float:
@@ -127,6 +128,8 @@ class RunHistory:
         }
         self.checkpoints: list[int] = []
         """Steps of the checkpoints written, oldest first; the newest few hundred."""
+        self.happened: list[tuple[int, str]] = []
+        """Step and a word or two for what happened besides: restarts, changes of the learning-rate factor, findings."""
         self.sample: tuple[int, str] | None = None
         """Step and text of what the model last said."""
         self.start: dict[str, Any] = {}
@@ -140,6 +143,7 @@ class RunHistory:
         self._pace: deque[tuple[float, float]] = deque(maxlen=60)
         self._averages = (math.nan, math.nan)
         self._steps_seen = 0
+        self._factor = 1.0
 
     @property
     def step(self) -> int:
@@ -162,6 +166,8 @@ class RunHistory:
         elif kind == "checkpoint":
             if int(step) not in self.checkpoints:
                 self.checkpoints = [*self.checkpoints, int(step)][-_CHECKPOINTS_KEPT:]
+        elif kind == "finding":
+            self._note(step, str(event.get("title", "finding")))
         elif kind == "sample":
             self.sample = int(step), str(event.get("text", ""))[:_SAMPLE_CHARACTERS]
 
@@ -205,6 +211,8 @@ class RunHistory:
                 self.sample = None
             if self.first_bad_step is not None and self.first_bad_step > step:
                 self.first_bad_step = None
+            self.happened = [(at, what) for at, what in self.happened if at <= step]
+            self._note(step, "restart")
             self.last = {**self.last, "step": int(step)}
             smooth = self.latest("smooth")
             self._averages = (smooth, smooth) if smooth is not None else (math.nan, math.nan)
@@ -215,6 +223,10 @@ class RunHistory:
     def _add_step(self, event: Mapping[str, Any], step: float) -> None:
         self.last = dict(event)
         self._steps_seen += 1
+        factor = number(event.get("lr_factor", 1.0))
+        if factor != self._factor:
+            self._factor = factor
+            self._note(step, f"rate × {factor:g}")
         loss = number(event.get("loss"))
         if math.isfinite(loss):
             # the window grows with the run, so that the steep beginning isn't dragged and the long end is calm
@@ -230,6 +242,9 @@ class RunHistory:
         seconds = number(event.get("seconds"))
         if math.isfinite(seconds):
             self._pace.append((step, seconds))
+
+    def _note(self, step: float, what: str) -> None:
+        self.happened = [*self.happened, (int(step), what[:_WORDS])][-_CHECKPOINTS_KEPT:]
 
     def _smooth(self, loss: float, *, weight: float) -> None:
         """The double exponential moving average, which doesn't lag behind a slope.

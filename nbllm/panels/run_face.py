@@ -87,6 +87,17 @@ def head(
     )
 
 
+def usage(use: Any) -> dict[str, Any]:
+    """What the panel shows of one rank: `rank`, `memory` in words, and `busy` in words."""
+    words = [f"{text.size(use.memory_bytes)}"]
+    if use.gpu_bytes is not None:
+        words.insert(0, f"GPU {text.size(use.gpu_bytes)}")
+    busy = [] if use.gpu_share is None else [f"GPU {use.gpu_share:.0%} busy"]
+    if use.cores is not None:
+        busy.append(f"{use.cores:.1f} cores")
+    return {"rank": use.rank, "memory": ", ".join(words), "busy": ", ".join(busy) or "–"}
+
+
 def trouble(run: Any, history: RunHistory, status: str) -> str | None:
     """One line for a run that failed or died, with its last checkpoint and what to type next; else None."""
     if status not in ("failed", "died"):
@@ -213,7 +224,7 @@ def _chart(numbers: Head, history: RunHistory) -> str:
             svg.Layer(steps=held_out[0], values=held_out[1], colour="#d55e00", variable="--nb-s2", dots=True),
         ],
         last_step=svg.right_end(numbers["step"], numbers["total"]),
-        marks=history.checkpoints[-40:],
+        marks=[*history.checkpoints[-40:], *(step for step, _ in history.happened[-20:])],
         label=f"Loss of {numbers['name']}, {progress(numbers)}: train {text.loss(numbers['loss'])}, "
         f"held-out {legend(numbers)}",
     )

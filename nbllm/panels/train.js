@@ -91,8 +91,8 @@ function render({ model, el: host }) {
     {
       label: 'Loss in nats a token by step; arrow keys read the values',
       lastStep,
-      marks: () => head.checkpoints || [],
-      markName: 'checkpoint',
+      marks: () => [...(head.checkpoints || []).map((step) => [step, 'checkpoint']), ...(head.happened || [])],
+      zoomed: (range) => follow(range),
       note: ({ ink, x, y, top, width, colour }) => {
         if (!isNumber(head.first_bad_step)) return;
         const text = `⚠ loss not finite at step ${count(head.first_bad_step)}`;
@@ -129,6 +129,7 @@ function render({ model, el: host }) {
       axes: false,
       low: 0,
       lastStep,
+      zoomed: (range) => follow(range),
       note: ({ ink, x, width, colour }) => {
         const top = spike(curves.grad_norm);
         if (!top) return;
@@ -146,7 +147,22 @@ function render({ model, el: host }) {
     axes: false,
     low: 0,
     lastStep,
+    zoomed: (range) => follow(range),
   });
+  const logarithmic = el('button', { type: 'button', class: 'nbllm-small', 'aria-pressed': 'false' }, 'log');
+  logarithmic.title = 'Logarithmic scale of the loss';
+  logarithmic.addEventListener('click', () => {
+    chart.log = !chart.log;
+    logarithmic.setAttribute('aria-pressed', String(chart.log));
+    chart.draw();
+  });
+  const all = el('button', { type: 'button', class: 'nbllm-small', hidden: true }, 'whole run');
+  all.addEventListener('click', () => chart.zoom(null));
+  // what is zoomed in one chart is zoomed in all
+  function follow(range) {
+    all.hidden = range === null;
+    for (const each of [chart, grad, rates]) each.zoom(range, false);
+  }
   const factor = slider({
     label: 'learning-rate factor',
     bare: true,
@@ -160,7 +176,9 @@ function render({ model, el: host }) {
   const sampleLabel = el('div', { class: 'nbllm-label nbllm-gap' });
   const sample = el('div', { class: 'nbllm-mono nbllm-sample', tabindex: '0', role: 'region', 'aria-label': 'sample text' });
 
-  const legend = el('div', { class: 'nbllm-label' }, 'loss, nats a token ', trainLegend, ' ', heldOutLegend);
+  const legend = el('div', { class: 'nbllm-label' }, 'loss, nats a token ', trainLegend, ' ', heldOutLegend, ' ', logarithmic, ' ', all);
+  const ranksLabel = el('div', { class: 'nbllm-label nbllm-gap' }, 'memory and use by rank');
+  const ranks = el('table', { class: 'nbllm-ranks', 'aria-label': 'memory and use by rank' });
   const root = el('div', { class: 'nbllm', role: 'group', hidden: true });
   root.append(
     el('div', { class: 'nbllm-head' }, name, chip, progress, el('div', { class: 'nbllm-tail' }, facts, actions)),
@@ -170,7 +188,7 @@ function render({ model, el: host }) {
       'div',
       { class: 'nbllm-body nbllm-columns nbllm-train' },
       el('div', {}, legend, chart.root, table.root),
-      el('div', {}, gradLabel, grad.root, rateLabel, rates.root, factor.root, sampleLabel, sample)
+      el('div', {}, gradLabel, grad.root, rateLabel, rates.root, factor.root, ranksLabel, ranks, sampleLabel, sample)
     )
   );
   host.append(root);
@@ -199,6 +217,15 @@ function render({ model, el: host }) {
     if (head.sample) {
       say(sampleLabel, `says, at step ${count(head.sample[0])}`);
       say(sample, head.sample[1]);
+    }
+    const uses = head.ranks || [];
+    ranksLabel.hidden = ranks.hidden = !uses.length;
+    const seen = JSON.stringify(uses);
+    if (ranks.dataset.seen !== seen) {
+      ranks.dataset.seen = seen;
+      ranks.replaceChildren(
+        ...uses.map((use) => el('tr', {}, ...[`rank ${use.rank}`, use.memory, use.busy].map((cell) => el('td', {}, cell))))
+      );
     }
     const trouble = [head.error, head.trouble].filter(Boolean).join('\n');
     error.hidden = !trouble;

@@ -33,6 +33,9 @@ _QUIET_S = 60.0
 _QUIET_POLL_S = 10.0
 _SETTLED_S = 2.0
 _HERE_S = 5.0
+_USAGE_S = 2.0
+_LONG_BYTES = 1 << 22
+"""A file of metrics that is longer is shown from a preview first, and read in pieces of that size."""
 
 
 def show_run(run: Any, *, reference_bits_per_byte: float | None = None) -> None:
@@ -94,6 +97,13 @@ class TrainPanel(anywidget.AnyWidget):
         self._settled = False
         self._heard = self._spoke = time.monotonic()
         self._trouble: str | None = None
+        self._usage: list[dict[str, Any]] = []
+        self._usage_seen = -math.inf
+        self._whole: RunHistory | None = None
+        if getattr(reader, "unread", 0) > _LONG_BYTES:
+            self._whole = RunHistory()
+            for event in reader.skim():
+                self.history.add(event)
         self._watcher: threading.Thread | None = None
         self._commands: queue.Queue[tuple[str, Any] | None] = queue.Queue(maxsize=32)
         self._steerer: threading.Thread | None = None
@@ -144,8 +154,10 @@ class TrainPanel(anywidget.AnyWidget):
                 return
             try:
                 status = str(self.run.status)  # before the events: all that a run wrote before its end is then read
-                for event in self._reader.poll():
-                    self.history.add(event)
+                if self._whole is None:
+                    for event in self._reader.poll():
+                        self.history.add(event)
+                self._look_at_usage(status)
                 self._head = run_face.head(self.run, self.history, self._reference, status=status)
             except Exception as error:
                 if self._head is None:
@@ -155,12 +167,42 @@ class TrainPanel(anywidget.AnyWidget):
             if self._head["over"] or time.monotonic() - self._face_shown > face_every_s:
                 self._refresh_face()
 
+    def _read_on(self) -> bool:
+        """Reads a piece of a long file; False once all of it has taken the preview's place."""
+        if self._whole is None:
+            return False
+        try:
+            for event in self._reader.poll(_LONG_BYTES):
+                self._whole.add(event)
+        except Exception as error:
+            self._complain(f"The run can't be read: {_one_line(error)}")
+            return False
+        if self._reader.unread > _LONG_BYTES:
+            return True
+        with self._lock:
+            self.history, self._whole = self._whole, None
+            self.history.take_fresh()
+            if self._head is not None and not self._closed:
+                self.update()
+                self._send_snapshot(None, self._head)
+        return False
+
+    def _look_at_usage(self, status: str) -> None:
+        """Memory and use by rank, every few seconds of a run that lives."""
+        if status in run_face.OVER:
+            self._usage = []
+        elif hasattr(self.run, "usage") and time.monotonic() - self._usage_seen > _USAGE_S:
+            self._usage_seen = time.monotonic()
+            self._usage = [run_face.usage(use) for use in self.run.usage()]
+
     def _refresh_face(self, *, again: bool = False) -> None:
         if self._head is not None and self._face_shown > -math.inf:
             self.face.update(run_face.as_html(self._head, self.history), run_face.as_text(self._head), again=again)
             self._face_shown = time.monotonic()
 
     def _watch(self) -> None:
+        while not self._closed and self._read_on():
+            pass
         while not self._closed:
             self.update()
             if self._head is None or self._head["over"]:
@@ -215,6 +257,8 @@ class TrainPanel(anywidget.AnyWidget):
             **head,
             "checkpoints": self.history.checkpoints,
             "sample": list(self.history.sample) if self.history.sample else None,
+            "happened": [list(pair) for pair in self.history.happened],
+            "ranks": self._usage,
             "first_bad_step": self.history.first_bad_step,
             "trouble": self._trouble,
         }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nbllm.corpus import Corpus
     from nbllm.sessions.archive import Unpacked
     from nbllm.sessions.card import SessionCard
+    from nbllm.sessions.run_comparison import RunComparison, RunTable
     from nbllm.sessions.training_plan import TrainingPlan
     from nbllm.tokenizer import Comparison, Parity, Tokenizer
     from nbllm.train import Run
@@ -229,6 +230,23 @@ class Session(Tuning):
         from nbllm.train import runs
 
         return runs(self.store)
+
+    def run_table(self) -> RunTable:
+        """Every run of the store with its numbers, newest first."""
+        from nbllm.sessions.run_comparison import RunTable
+
+        return RunTable.of(self.runs())
+
+    def compare_runs(self, *names: str) -> RunComparison:
+        """Two to eight runs side by side: their numbers, and what was asked of them differently.
+
+        Raises:
+            UsageError: another number of runs, or one named twice.
+            NotFoundError: there is no such run.
+        """
+        from nbllm.sessions.run_comparison import RunComparison
+
+        return RunComparison.of([self._load_run(name) for name in names])
 
     def compressed_reference(self, run: Run | None = None) -> dict[str, float]:
         """What `xz -9` and `gzip -9` need for a run's held-out text (the current run's by default), in bits a byte.

@@ -25,7 +25,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "attention": attention.KINDS,
     "fused": ("auto", "triton", "torch", "off"),
 }
-_TRACKERS = ("tensorboard",)
+_TRACKERS = ("tensorboard", "wandb")
 
 
 ADAPTER_METHODS = ("lora", "qlora", "dora", "ia3", "adapter", "prompt", "prefix")
@@ -146,7 +146,7 @@ class TrainConfig:
     early_stop: int | None = None
     """Stop after that many evaluations without a better held-out loss."""
     log_with: tuple[str, ...] = ()
-    """Trackers besides metrics.jsonl: `tensorboard`."""
+    """Trackers besides metrics.jsonl: `tensorboard`, `wandb` (offline unless WANDB_MODE says otherwise)."""
     seed: int = 0
     """Of the initial weights, the order of rows and the dropout."""
     compile: bool = False

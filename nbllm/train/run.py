@@ -20,6 +20,7 @@ from nbllm.train.config import TrainConfig
 from nbllm.train.detach import start_supervisor
 from nbllm.train.metrics import METRICS, History, MetricsReader
 from nbllm.train.phase import ProcessId, RunState, begin, read_state
+from nbllm.train.usage import RankUse, UsageMeter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,6 +57,7 @@ class Run:
         self.folder = store.path("run", name)
         self._reader = MetricsReader(self.folder / METRICS)
         self._history = History()
+        self._meter = UsageMeter()
 
     def __repr__(self) -> str:
         status = self.status
@@ -114,6 +116,10 @@ class Run:
         """Its living processes: supervisor, launcher and workers; a zombie or a pid that was given anew isn't one."""
         state = self._state()
         return [one for one in (state.supervisor, state.launcher, *state.workers) if one and one.process()]
+
+    def usage(self) -> list[RankUse]:
+        """Memory and use of each worker on this machine, by rank, since the last look; empty where none lives."""
+        return self._meter.look(self._state().workers)
 
     @property
     def error(self) -> str | None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nbllm.tokenizer import Tokenizer
 
 _COLLECTIVE_TIMEOUT = datetime.timedelta(hours=1)  # others wait while one process writes a checkpoint
+_TRACKER_EXTRAS = {"tensorboard": "track", "wandb": "wandb"}
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -52,8 +53,9 @@ def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
     """
     from accelerate import Accelerator, PartialState
 
-    if "tensorboard" in config.log_with and importlib.util.find_spec("tensorboard") is None:
-        raise UsageError("--log-with tensorboard needs an extra", next='pip install "nbllm[track]"')
+    for tracker, extra in _TRACKER_EXTRAS.items():
+        if tracker in config.log_with and importlib.util.find_spec(tracker) is None:
+            raise UsageError(f"--log-with {tracker} needs an extra", next=f'pip install "nbllm[{extra}]"')
     # the launcher's word for the CPU; without it accelerate starts no process group where it sees no GPU
     on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true")
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -75,6 +77,16 @@ def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
     if active_precision(accelerator) != wanted:
         raise RunError(f"{wanted} was asked for, but {active_precision(accelerator)} is active")
     return accelerator
+
+
+def start_trackers(accelerator: Accelerator, config: TrainConfig, folder: Path) -> None:
+    """Opens the trackers of the config in the run's folder; nothing leaves the machine unless the user says so.
+
+    TensorBoard's files go to `nbllm/`, W&B's to `wandb/`, to be sent later by `wandb sync`.
+    """
+    os.environ.setdefault("WANDB_MODE", "offline")
+    wandb = {"name": folder.name, "dir": str(folder)}
+    accelerator.init_trackers("nbllm", config=config.as_json(), init_kwargs={"wandb": wandb})
 
 
 def active_precision(accelerator: Accelerator) -> str:

@@ -241,6 +241,8 @@ class Trainer:
             "memory_free_bytes": memory_of(self.device)[0],
             **waited,
         }
+        if lr_factor != 1:
+            event["lr_factor"] = lr_factor
         if not taken:
             event["skipped"] = True
         if self.accelerator.scaler is not None:

@@ -174,7 +174,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             disk.drop_after(folder, checkpoint.step)
     accelerator.wait_for_everyone()
     if config.log_with:
-        accelerator.init_trackers("tensorboard")
+        setup.start_trackers(accelerator, config, folder)
     if own_folder != folder and accelerator.is_local_main_process:
         # this machine's own run says that it takes part; what happens stands in the first one's
         taking_part = Journal(own_folder, generation=generation)

@@ -120,3 +120,14 @@ def test_unknown_and_broken_events_are_passed_over():
         history.add(event)
     assert history.step == 0
     assert history.latest("loss") is None
+
+
+def test_restarts_rate_changes_and_findings_are_marked():
+    history = RunHistory()
+    history.add({"kind": "start", "step": 0, "generation": 0})
+    for step in range(1, 11):
+        history.add({"kind": "step", "step": step, "loss": 2.0, **({"lr_factor": 0.5} if 4 <= step < 8 else {})})
+    history.add({"kind": "finding", "step": 9, "title": "spike"})
+    assert history.happened == [(4, "rate × 0.5"), (8, "rate × 1"), (9, "spike")]
+    history.add({"kind": "start", "step": 6, "generation": 1})
+    assert history.happened == [(4, "rate × 0.5"), (6, "restart")]

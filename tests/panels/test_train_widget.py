@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
+from types import SimpleNamespace
 
 import pytest
 from fake_run import FakeRun
@@ -192,3 +193,52 @@ def test_another_panel_of_the_run_closes_the_first(make):
     assert first._closed
     registry.close_all()
     assert registry.live() == []
+
+
+class LongReader:
+    """A reader of a file too long to be read before the panel shows."""
+
+    def __init__(self, events):
+        self.events, self.pieces = events, 4
+
+    @property
+    def unread(self):
+        return self.pieces * 5_000_000
+
+    def skim(self):
+        return [self.events[0], *self.events[1:-5:50], *self.events[-5:]]
+
+    def poll(self, most_bytes=None):
+        if not self.pieces:
+            return []
+        assert most_bytes is not None
+        self.pieces -= 1
+        quarter = len(self.events) // 4 + 1
+        return self.events[(3 - self.pieces) * quarter : (4 - self.pieces) * quarter]
+
+
+def test_a_long_history_opens_from_a_preview_and_is_completed(make, monkeypatch):
+    run = FakeRun(total_steps=8000).steps_now(8000).finish()
+    monkeypatch.setattr(run, "reader", lambda: LongReader(run.events))
+    panel, sent = make(run)
+    panel.update()
+    assert len(panel.history.curves["loss"]) < 300
+    assert panel._head["step"] == 8000
+    panel.start()
+    wait_until(lambda: sent.of("snapshot"))
+    assert len(panel.history.curves["loss"]) > 2000
+    assert max(panel.history.curves["grad_norm"].points()[1]) == 4.0, "the spike that the preview passed over"
+    assert sent.of("snapshot")[0][0]["view"] is None
+
+
+def test_use_by_rank_is_sent_while_the_run_lives(make, monkeypatch):
+    run = FakeRun().steps_now(3)
+    run.status = "running"
+    use = SimpleNamespace(rank=0, memory_bytes=5e8, cores=None, gpu_bytes=None, gpu_share=None)
+    monkeypatch.setattr(FakeRun, "usage", lambda self: [use], raising=False)
+    panel, sent = make(run)
+    panel.update()
+    assert sent.of("delta")[0][0]["head"]["ranks"] == [{"rank": 0, "memory": "500.0 MB", "busy": "–"}]
+    run.finish()
+    panel.update()
+    assert sent.of("delta")[1][0]["head"]["ranks"] == []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
+from nbllm.train import metrics
 from nbllm.train.metrics import COLUMNS, History, MetricsReader, trim_torn_line
 
 
@@ -126,3 +128,39 @@ def test_trimming(tmp_path):
         path.write_bytes(before)
         trim_torn_line(path)
         assert path.read_bytes() == after
+
+
+def long_file(tmp_path, steps):
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"kind": "start", "step": 0, "generation": 0}]
+    lines += [{"kind": "step", "step": step, "loss": 2.5, "filler": "x" * 50} for step in range(1, steps + 1)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_skim_shows_a_long_file_from_its_first_to_its_last_line(tmp_path):
+    path = long_file(tmp_path, 20_000)
+    reader = MetricsReader(path)
+    events = reader.skim(400)
+    steps = [event["step"] for event in events]
+    assert events[0]["kind"] == "start"
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 20_000
+    assert len(events) < 2000
+    assert max(after - before for before, after in itertools.pairwise(steps)) < 120
+    assert (reader.offset, reader.skipped) == (0, 0)
+    assert reader.unread == path.stat().st_size
+    assert [event["step"] for event in reader.poll()] == list(range(20_001))
+    assert reader.unread == 0
+    assert MetricsReader(tmp_path / "none").skim() == []
+
+
+def test_a_poll_may_read_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "_CHUNK_BYTES", 1000)
+    reader = MetricsReader(long_file(tmp_path, 500))
+    found, looks = [], 0
+    while events := reader.poll(5000):
+        found += events
+        looks += 1
+    assert [event["step"] for event in found] == list(range(501))
+    assert looks > 5

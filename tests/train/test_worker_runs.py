@@ -374,10 +374,17 @@ def test_tensorboard_gets_the_curves(kit: Kit):
     assert list(folder.rglob("events.out.tfevents.*"))
 
 
-def test_a_missing_tracker_names_its_extra(kit: Kit, monkeypatch):
+@pytest.mark.parametrize(("tracker", "extra"), [("tensorboard", "track"), ("wandb", "wandb")])
+def test_a_missing_tracker_names_its_extra(kit: Kit, monkeypatch, tracker, extra):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"nbllm\[track\]"):
-        train(kit.run_folder("no-board", log_with=("tensorboard",)))
+    with pytest.raises(UsageError, match=rf"nbllm\[{extra}\]"):
+        train(kit.run_folder(f"no-{tracker}", log_with=(tracker,)))
+
+
+def test_wandb_writes_offline_into_the_runs_folder(kit: Kit):
+    pytest.importorskip("wandb")
+    folder = kit.train("bands", steps=2, log_with=("wandb",))
+    assert list(folder.glob("wandb/offline-run-*/run-*.wandb"))
 
 
 def adopt(kit: Kit, folder):
