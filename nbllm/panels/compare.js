@@ -67,8 +67,8 @@ function render({ model, el: host }) {
     series.forEach((pair, i) => pair.forEach((one, j) => one.load(...points(buffers[2 * i + j]), 1)));
     legend.replaceChildren('loss, nats a token (● held-out) ');
     found.runs.forEach((run, i) => {
-      const mark = el('span', { style: `color: var(${COLOURS[i % COLOURS.length]})` }, `${i < COLOURS.length ? '━' : '╌'} ${run.name}`);
-      legend.append(mark, ` ${run.icon} `);
+      const mark = el('i', { class: 'nbllm-swatch', style: `border-top: 3px ${i < COLOURS.length ? 'solid' : 'dashed'} var(${COLOURS[i % COLOURS.length]})` });
+      legend.append(mark, `${run.name} ${run.icon}  `);
     });
     root.hidden = false;
     hideFace(root, found.face);

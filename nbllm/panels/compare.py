@@ -100,7 +100,8 @@ def as_html(comparison: Any, histories: list[RunHistory]) -> str:
             layers.append(
                 svg.Layer(steps=steps, values=values, colour=colour, variable=variable, dots=dots, opacity=opacity)
             )
-        legend.append(f'<span style="color:var({variable},{colour})">━ {html.escape(str(run.name))}</span>')
+        swatch = f'<i class="nbllm-swatch" style="border-top:3px solid var({variable},{colour})"></i>'
+        legend.append(f"{swatch}{html.escape(str(run.name))} ")
     last = max((history.step for history in histories), default=1)
     picture = svg.chart(
         layers, last_step=last, label="Losses of " + ", ".join(str(run.name) for run in comparison.runs)

@@ -86,7 +86,11 @@ def start_trackers(accelerator: Accelerator, config: TrainConfig, folder: Path) 
     """
     os.environ.setdefault("WANDB_MODE", "offline")
     wandb = {"name": folder.name, "dir": str(folder)}
-    accelerator.init_trackers("nbllm", config=config.as_json(), init_kwargs={"wandb": wandb})
+    # TensorBoard takes plain values only
+    plain = {
+        key: value if isinstance(value, (int, float, str)) else str(value) for key, value in config.as_json().items()
+    }
+    accelerator.init_trackers("nbllm", config=plain, init_kwargs={"wandb": wandb})
 
 
 def active_precision(accelerator: Accelerator) -> str:

@@ -46,6 +46,25 @@ def test_grows_is_steered_and_looks_well(open_notebook):
     for key in ("Home", "ArrowRight", "End"):
         chart.press(key)
     assert "smoothed" in str(chart.get_attribute("aria-label"))
+    log = panel.get_by_role("button", name="log", exact=True)
+    log.click()
+    assert log.get_attribute("aria-pressed") == "true"
+    assert not panel.get_by_role("button", name="whole run").is_visible()
+    chart.focus()
+    chart.press("+")
+    notebook.shot("train-zoomed", panel)
+    panel.get_by_role("button", name="whole run").click()
+    assert not panel.get_by_role("button", name="whole run").is_visible()
+    box = chart.bounding_box()
+    notebook.page.mouse.move(box["x"] + 80, box["y"] + 60)
+    notebook.page.mouse.down()
+    notebook.page.mouse.move(box["x"] + 200, box["y"] + 60, steps=4)
+    notebook.page.mouse.up()
+    assert panel.get_by_role("button", name="whole run").is_visible()
+    chart.dblclick()
+    assert not panel.get_by_role("button", name="whole run").is_visible()
+    log.click()
+    assert "rank 0" in panel.get_by_role("table", name="memory and use by rank").inner_text()
     chart.evaluate("(node) => node.blur()")
     panel.get_by_text("values as a table").click()
     assert panel.locator("tbody tr").count() >= 8
@@ -173,3 +192,32 @@ def test_columns_stack_when_narrow(open_notebook):
     overflow = notebook.panel.evaluate("(root) => root.scrollWidth - root.clientWidth")
     assert overflow <= 0, "nothing is cut"
     notebook.shot("train-narrow", notebook.panel)
+
+
+COMPARE = """
+from types import SimpleNamespace
+from fake_run import FakeRun
+from nbllm.panels import show_comparison
+runs = [FakeRun(name=name).steps_now(n).finish() for name, n in (('slow <b>', 400), ('fast', 600))]
+for event in runs[1].events:
+    if 'loss' in event: event['loss'] -= 0.4
+table = SimpleNamespace(head=('run', 'status'), rows=(('slow <b>', 'done'), ('fast', 'done')))
+show_comparison(SimpleNamespace(runs=runs, table=table, differences={'lr': ('0.01', '0.003')}))
+"""
+
+
+def test_runs_over_one_another(open_notebook):
+    notebook = open_notebook([COMPARE])
+    notebook.run(0)
+    panel = notebook.page.get_by_role("group", name="Runs compared")
+    panel.wait_for(timeout=20_000)
+    assert "slow <b>" in panel.inner_text()
+    panel.get_by_role("button", name="log").click()
+    panel.get_by_text("what was asked differently").click()
+    assert panel.locator("tbody tr", has_text="0.003").count() == 1
+    for dark in (False, True):
+        notebook.theme(dark=dark)
+        name = "dark" if dark else "light"
+        notebook.shot(f"compare-{name}", panel)
+        least, text = notebook.least_contrast(panel)
+        assert least >= 4.5, f"{name}: {text!r} has a contrast of {least:.2f}"

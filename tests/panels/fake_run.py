@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -86,6 +87,13 @@ class FakeRun:
 
     def reader(self) -> FakeReader:
         return FakeReader(self)
+
+    def usage(self) -> list[Any]:
+        if self.status not in ("running", "paused"):
+            return []
+        return [
+            SimpleNamespace(rank=rank, memory_bytes=1.1e9, cores=1.0, gpu_bytes=None, gpu_share=None) for rank in (0, 1)
+        ]
 
     def pause(self, wait: bool = True) -> None:
         self._obey("pause")
