@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nbllm.panels.attention import show_attention
     from nbllm.panels.clean import show_clean
-    from nbllm.panels.finetune import show_finetune
     from nbllm.panels.compare import show_comparison
+    from nbllm.panels.finetune import show_finetune
     from nbllm.panels.generate import show_generate
     from nbllm.panels.lens import show_lens
     from nbllm.panels.model import show_model
@@ -25,8 +25,8 @@ __all__ = [
     "close_all",
     "show_attention",
     "show_clean",
-    "show_finetune",
     "show_comparison",
+    "show_finetune",
     "show_generate",
     "show_lens",
     "show_model",

@@ -160,6 +160,9 @@ class Footprint:
             state = _MUON_STATE * muon + _ADAMW_STATE * (self.parameters - muon)
             # the buckets in which gradients are exchanged are as large again
             return _FP32 * self.parameters, _FP32 * self.parameters * (2 if parts > 1 else 1), state
+        if config.parallel == "zero2":
+            state = 0 if config.offload else (_FP32 + _ADAMW_STATE) * self.parameters // parts  # with its own weights
+            return _FP32 * self.parameters, _FP32 * self.parameters // parts, state
         if config.parallel == "tp":
             held = outside + self.inside - self.matrices + self.matrices // parts
             return _FP32 * held, _FP32 * held, _ADAMW_STATE * held
@@ -172,7 +175,7 @@ class Footprint:
         return (
             int(_FP32 * (held + gathered)),
             int(_FP32 * (held + self.inside / self.layers + outside)),
-            int(_ADAMW_STATE * held),
+            0 if config.offload else int(_ADAMW_STATE * held),
         )
 
     def _logits(self, config: TrainConfig, precision: str, *, fused: bool) -> int:

@@ -70,14 +70,15 @@ def test_activations_grow_with_rows_and_shrink_by_checkpointing_and_half_precisi
     assert bf16 < 0.95 * found.memory(replace(asked, batch_size=64)).activations
 
 
-@pytest.mark.parametrize("parallel", ["fsdp", "tp", "pp", "fsdp,tp"])
+@pytest.mark.parametrize("parallel", ["fsdp", "zero2", "zero3", "tp", "pp", "fsdp,tp"])
 def test_plans_that_cut_hold_less_than_a_whole_model(parallel):
     asked = config(parallel=parallel, processes=4, grad_accum=4)
     cut = footprint(asked, processes=4, optimizer="adamw").memory(asked)
     together = replace(asked, parallel="ddp")
     whole = footprint(together, processes=4, optimizer="adamw").memory(together)
     assert cut.optimizer < 0.7 * whole.optimizer
-    assert cut.weights < whole.weights
+    assert cut.weights < whole.weights or parallel == "zero2"
+    assert cut.gradients < whole.gradients
     assert whole.gradients == 2 * whole.weights  # the buckets of the exchange
 
 
