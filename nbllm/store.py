@@ -1,14 +1,15 @@
 """The store: a `.nbllm` directory of artefacts, each a folder with a manifest that names its parents by content hash.
 
 An artefact is written under a temporary name, flushed to disk, hashed and renamed, so that a reader sees all of it or
-nothing; what a killed writer leaves behind is a hidden folder, removed by a later writer once it is a day old. Knows
-nothing of what an artefact holds, nor of sessions.
+nothing. What a killed writer leaves behind is a hidden folder, removed by a later writer once its lock is free; what it
+was about to replace comes back. Knows nothing of what an artefact holds, nor of sessions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import hashlib
 import json
 import os
@@ -46,6 +47,9 @@ _MAKERS = {
 }
 _NAME = re.compile(r"[^\W_][\w .+-]{0,99}", re.UNICODE)
 _LOCK_WAIT_S = 30.0
+_WAS = ".was-"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_CLOSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 _VERSIONED = ("nbllm", "torch", "transformers", "tokenizers", "accelerate", "peft", "pyarrow")
 
 
@@ -107,25 +111,76 @@ def write_json(path: Path, value: Any) -> None:
     Numbers that aren't finite are written as null, so that every JSON parser reads the file.
     """
     text = json.dumps(finite(value), ensure_ascii=False, indent=1, allow_nan=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+@contextlib.contextmanager
+def writing(path: Path, *, only_full: bool = False) -> Iterator[None]:
+    """Says in one line what keeps a folder from being written to; raises StoreError for a full or read-only disk.
+
+    Args:
+        path: the folder.
+        only_full: what happens inside also reads elsewhere, so that only a full disk is this folder's.
+    """
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StoreError(
+                f"The disk of {path} is full; what was there is as it was",
+                next="Make room, for example with %llm_session gc, then run the cell again",
+            ) from error
+        if error.errno in _CLOSED and not only_full:
+            raise StoreError(
+                f"{path} can't be written to ({error.strerror})", next="Set NBLLM_HOME to a folder of your own"
+            ) from error
         raise
+
+
+def replace_folder(draft: Path, target: Path) -> None:
+    """Puts a complete folder in the place of another, or where none is.
+
+    Not every file system can swap two folders, so there is a moment without `target`: who is killed then leaves the
+    old one beside it, and `restore_folder` brings that back.
+    """
+    restore_folder(target)
+    was = target.with_name(_WAS + target.name)
+    if target.exists():
+        shutil.rmtree(was, ignore_errors=True)
+        os.replace(target, was)
+    try:
+        os.replace(draft, target)
+    except BaseException:
+        restore_folder(target)
+        raise
+    shutil.rmtree(was, ignore_errors=True)
+
+
+def restore_folder(target: Path) -> None:
+    """Brings back what a killed `replace_folder` had moved aside, where nothing has taken its place."""
+    was = target.with_name(_WAS + target.name)
+    with contextlib.suppress(OSError):
+        if was.exists() and not target.exists():
+            os.rename(was, target)
 
 
 def read_json(path: Path) -> Any:
     """Reads a JSON file of the store; raises StoreError where it is damaged, FileNotFoundError where it isn't there."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is damaged: {error}", next="Remove that folder, then make it again") from error
 
 
@@ -202,10 +257,11 @@ class Store:
 
     def prepare(self) -> None:
         """Makes the directory and its `.gitignore`."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        ignore = self.root / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n", encoding="utf-8")
+        with writing(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            ignore = self.root / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n", encoding="utf-8")
 
     def path(self, kind: str, name: str) -> Path:
         """The folder of an artefact, whether it exists or not."""
@@ -216,24 +272,56 @@ class Store:
         return [manifest.name for manifest in self.manifests(kind)]
 
     def manifests(self, kind: str) -> list[Manifest]:
-        """Manifests of the artefacts of a kind, newest first; folders without one (half made) are left out."""
+        """Manifests of the artefacts of a kind, newest first; folders without one (half made) are left out, and those
+        whose manifest is damaged: `get` names what is wrong with one."""
         folder = self.root / KINDS[kind]
         if not folder.is_dir():
             return []
+        for entry in folder.glob(f"{_WAS}*"):
+            self._restore(kind, entry.name.removeprefix(_WAS))
         found = []
         for entry in folder.iterdir():
             if not entry.name.startswith(".") and (entry / "manifest.json").is_file():
-                with contextlib.suppress(FileNotFoundError):  # removed by another kernel meanwhile
+                with contextlib.suppress(FileNotFoundError, StoreError):  # removed by another kernel meanwhile
                     found.append(self._read(entry))
         return sorted(found, key=lambda manifest: manifest.created, reverse=True)
+
+    def damaged(self, kind: str) -> list[str]:
+        """Names of the artefacts of a kind whose manifest can't be read; `get` says why."""
+        folder = self.root / KINDS[kind]
+        known = {manifest.name for manifest in self.manifests(kind)}
+        entries = folder.iterdir() if folder.is_dir() else ()
+        return sorted(
+            entry.name
+            for entry in entries
+            if not entry.name.startswith(".") and entry.name not in known and (entry / "manifest.json").is_file()
+        )
 
     def get(self, kind: str, name: str) -> Manifest:
         """The manifest of one artefact; raises NotFoundError with the nearest name, or the command that makes one."""
         folder = self.path(kind, name)
+        self._restore(kind, name)
         if not (folder / "manifest.json").is_file():
             hint = did_you_mean(name, self.names(kind)) or f"Make one with {_MAKERS[kind]}"
             raise NotFoundError(f"No {kind} is named {name!r}", next=hint)
         return self._read(folder)
+
+    def verify(self, manifest: Manifest) -> None:
+        """Reads every file of an artefact; raises StoreError where its content isn't what was written.
+
+        A run's content grows after its manifest was written: its checkpoints have hashes of their own.
+        """
+        if manifest.kind == "run":
+            return
+        folder = self.path(manifest.kind, manifest.name)
+        if hash_files(folder) == manifest.hash:
+            return
+        others = [name for name in self.names(manifest.kind) if name != manifest.name]
+        instead = f", or use {others[0]}" if others else ""
+        raise StoreError(
+            f"The {manifest.kind} {manifest.name!r} isn't what was written: a file in {folder} is damaged",
+            next=f"Make it again with {_MAKERS[manifest.kind]}, as in the cell that made it{instead}",
+        )
 
     def find_kinds(self, name: str) -> list[Manifest]:
         """Every artefact of that name, of whatever kind."""
@@ -244,22 +332,31 @@ class Store:
         return found
 
     def reusable(self, kind: str, parameters: Mapping[str, Any], parents: Sequence[Parent]) -> Manifest | None:
-        """The newest artefact made with the same parameters from parents of the same content, if there is one."""
+        """The newest artefact made with the same parameters from parents of the same content, if there is one whose
+        files are what was written."""
         wanted = hash_value(dict(parameters)), [(parent.kind, parent.hash) for parent in parents]
         for manifest in self.manifests(kind):
             has = hash_value(manifest.parameters), [(parent.kind, parent.hash) for parent in manifest.parents]
             if has == wanted:
-                return manifest
+                with contextlib.suppress(StoreError):
+                    self.verify(manifest)
+                    return manifest
         return None
 
     @contextlib.contextmanager
     def lock(self, name: str, *, wait_s: float = _LOCK_WAIT_S) -> Iterator[None]:
         """Holds a lock shared by all processes over this store; raises StoreError when another holds it too long."""
         self.prepare()
-        (self.root / "locks").mkdir(exist_ok=True)
+        with writing(self.root):
+            (self.root / "locks").mkdir(exist_ok=True)
         try:
-            with FileLock(self.root / "locks" / f"{name}.lock", timeout=wait_s):
+            lock = FileLock(self.root / "locks" / f"{name}.lock", timeout=wait_s)
+            with writing(self.root):
+                lock.acquire()
+            try:
                 yield
+            finally:
+                lock.release()
         except Timeout as error:
             raise StoreError(
                 f"Another kernel has been writing {name} in {self.root} for {wait_s:.0f} s",
@@ -286,40 +383,73 @@ class Store:
         """
         final = self.path(kind, name)
         self.prepare()
-        final.parent.mkdir(parents=True, exist_ok=True)
+        with writing(self.root):
+            final.parent.mkdir(parents=True, exist_ok=True)
+        self._restore(kind, name)
         if not overwrite and (final / "manifest.json").is_file():
             self._refuse_if_different(self._read(final), parameters, parents)
-        _sweep(final.parent)
-        folder = _hidden_folder(final.parent)
+        self._sweep(final.parent)
+        with writing(self.root):
+            folder = _hidden_folder(final.parent)
         draft = Draft(folder=folder)
+        alive = self.root / "locks" / f"{folder.name}.lock"
         try:
-            yield draft
-            manifest = Manifest(
-                kind=kind,
-                name=name,
-                hash=hash_files(folder),
-                created=now(),
-                parameters=finite(dict(parameters)),
-                parents=tuple(parents),
-                versions=versions(),
-                call=finite(dict(call or {})),
-                summary=finite(draft.summary),
-            )
-            write_json(folder / "manifest.json", asdict(manifest))
-            sync_files(folder)
-            with self.lock(f"{kind}-{name}"):
-                if (final / "manifest.json").is_file() and not overwrite:
-                    existing = self._read(final)
-                    self._refuse_if_different(existing, parameters, parents)
-                if final.exists():
-                    shutil.move(final, retired := _hidden_folder(final.parent))
-                    os.replace(folder, final)
-                    shutil.rmtree(retired, ignore_errors=True)
-                else:
-                    os.replace(folder, final)
-            draft.manifest = manifest
+            with self.lock(folder.name), writing(self.root, only_full=True):
+                yield draft
+                self._place(kind, name, draft, parameters, parents, call, overwrite)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            alive.unlink(missing_ok=True)
+
+    def _place(
+        self,
+        kind: str,
+        name: str,
+        draft: Draft,
+        parameters: Mapping[str, Any],
+        parents: Sequence[Parent],
+        call: Mapping[str, Any] | None,
+        overwrite: bool,
+    ) -> None:
+        """Writes the manifest of a draft that is filled, and gives its folder the artefact's name."""
+        final, folder = self.path(kind, name), draft.folder
+        manifest = Manifest(
+            kind=kind,
+            name=name,
+            hash=hash_files(folder),
+            created=now(),
+            parameters=finite(dict(parameters)),
+            parents=tuple(parents),
+            versions=versions(),
+            call=finite(dict(call or {})),
+            summary=finite(draft.summary),
+        )
+        write_json(folder / "manifest.json", asdict(manifest))
+        sync_files(folder)
+        with self.lock(f"{kind}-{name}"):
+            if (final / "manifest.json").is_file() and not overwrite:
+                self._refuse_if_different(self._read(final), parameters, parents)
+            replace_folder(folder, final)
+        draft.manifest = manifest
+
+    def _restore(self, kind: str, name: str) -> None:
+        """Brings back an artefact that a killed writer had moved aside; where a writer lives, it is left to that."""
+        final = self.path(kind, name)
+        if final.exists() or not final.with_name(_WAS + name).exists():
+            return
+        with contextlib.suppress(StoreError, OSError), self.lock(f"{kind}-{name}", wait_s=0):
+            restore_folder(final)
+
+    def _sweep(self, parent: Path) -> None:
+        """Removes what killed writers left behind: hidden folders that are a day old and whose lock nobody holds."""
+        for entry in parent.iterdir():
+            if not entry.name.startswith(".") or entry.name.startswith(_WAS):
+                continue
+            with contextlib.suppress(OSError, StoreError):
+                if entry.is_dir() and time.time() - entry.stat().st_mtime > 86_400:
+                    with self.lock(entry.name, wait_s=0):
+                        shutil.rmtree(entry, ignore_errors=True)
+                    (self.root / "locks" / f"{entry.name}.lock").unlink(missing_ok=True)
 
     def dependants(self, manifest: Manifest) -> list[Manifest]:
         """Every artefact that was made from this one, directly or through others."""
@@ -366,10 +496,14 @@ class Store:
         try:
             fields["parents"] = tuple(Parent(**parent) for parent in fields["parents"])
             return Manifest(**fields)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
+            by = fields.get("versions") if isinstance(fields, dict) else None
+            maker = by.get("nbllm") if isinstance(by, dict) else None
             raise StoreError(
                 f"{folder / 'manifest.json'} isn't a manifest of this version: {error}",
-                next="Remove that folder, then make it again",
+                next=f"It was made by nbllm {maker}: use that version, or make it again"
+                if maker and maker != versions().get("nbllm")
+                else "Remove that folder, then make it again",
             ) from error
 
 
@@ -386,11 +520,3 @@ def _hidden_folder(parent: Path) -> Path:
     folder = parent / f".{uuid.uuid4().hex}"
     folder.mkdir()
     return folder
-
-
-def _sweep(parent: Path) -> None:
-    """Removes what killed writers left behind: hidden folders that are a day old."""
-    for entry in parent.iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.startswith(".") and entry.is_dir() and time.time() - entry.stat().st_mtime > 86_400:
-                shutil.rmtree(entry, ignore_errors=True)

@@ -7,7 +7,6 @@ embedding) is separated first where the adapter changes only one of its uses. Kn
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from pathlib import Path
@@ -17,6 +16,7 @@ from nbllm.adapters.four_bit import prepare_base
 from nbllm.adapters.lora import attach, forget
 from nbllm.errors import RunError, StoreError, UsageError
 from nbllm.model.load import adapter_base, load, quiet
+from nbllm.store import replace_folder, writing
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -84,19 +84,14 @@ def merge(
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".{uuid.uuid4().hex}"
     try:
-        with quiet():
+        with quiet(), writing(target.parent):
             model.save_pretrained(draft)
         for folder in (Path(source), Path(adapter_folder)):
             for name in _TOKENIZER_FILES:
                 if (folder / name).is_file():
                     shutil.copyfile(folder / name, draft / name)
         _check(draft, ids, before, exact=wanted == torch.float32)
-        if target.exists():
-            os.replace(target, retired := target.parent / f".{uuid.uuid4().hex}")
-            os.replace(draft, target)
-            shutil.rmtree(retired, ignore_errors=True)
-        else:
-            os.replace(draft, target)
+        replace_folder(draft, target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return target

@@ -5,7 +5,6 @@ What a format needs is in a file of its own: `hugging_face` for transformers fol
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from dataclasses import replace
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from nbllm.errors import StoreError, UsageError, did_you_mean
 from nbllm.export.exported import Check, Exported
-from nbllm.store import sync_files
+from nbllm.store import replace_folder, sync_files, writing
 
 FORMATS: dict[str, str] = {
     "hf": "an ordinary transformers folder: config, safetensors, tokenizer",
@@ -62,14 +61,10 @@ def export(
         raise UsageError(f"{target.parent} can't be made: {error.strerror}", next="Name another folder") from error
     draft = target.parent / f".{uuid.uuid4().hex}"
     try:
-        written = write(source, draft, to=to, adapter=adapter, gguf_type=gguf_type)
-        sync_files(draft)
-        if target.exists() and any(target.iterdir()):
-            os.replace(target, retired := target.parent / f".{uuid.uuid4().hex}")
-            os.replace(draft, target)
-            shutil.rmtree(retired, ignore_errors=True)
-        else:
-            os.replace(draft, target)  # also over an empty folder
+        with writing(target.parent, only_full=True):
+            written = write(source, draft, to=to, adapter=adapter, gguf_type=gguf_type)
+            sync_files(draft)
+            replace_folder(draft, target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return replace(written, folder=target, file=target / written.file.relative_to(draft))

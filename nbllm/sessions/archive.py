@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 from nbllm.errors import DataError, NotFoundError, StoreError, UsageError
 from nbllm.sessions.lineage import ancestors, script
 from nbllm.sessions.models import ModelReference
-from nbllm.store import KINDS, Manifest, Store, check_name, hash_files, sync_files
+from nbllm.store import KINDS, Manifest, Store, check_name, hash_files, replace_folder, sync_files, writing
 
 if TYPE_CHECKING:
     from nbllm.sessions.core import Session
@@ -82,7 +82,7 @@ def pack(session: Session, file: str | Path, *, overwrite: bool = False) -> list
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with writing(path.parent), zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for name, content in members:
                 archive.writestr(name, content)
                 index["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -118,7 +118,8 @@ def unpack(session: Session, file: str | Path, *, overwrite: bool = False) -> Un
     try:
         with _opened(path) as archive:
             index = _read_index(archive, path)
-            _extract(archive, index["files"], inbox, path)
+            with writing(store.root):
+                _extract(archive, index["files"], inbox, path)
         arrived = [_arrived(Store(inbox), item, path) for item in index["artefacts"]]
         known = [item for item in arrived if _same(store, item)]
         new = [item for item in arrived if item not in known]
@@ -322,11 +323,7 @@ def _take_in(store: Store, inbox: Store, item: Manifest) -> None:
     sync_files(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     with store.lock(f"{item.kind}-{item.name}"):
-        retired = target.with_name(f".{uuid.uuid4().hex}")
-        if target.exists():
-            os.replace(target, retired)
-        os.replace(source, target)
-        shutil.rmtree(retired, ignore_errors=True)
+        replace_folder(source, target)
 
 
 def _point(session: Session, pointers: dict[str, Any], arrived: list[Manifest]) -> None:

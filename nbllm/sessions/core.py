@@ -83,6 +83,7 @@ class Session(Tuning):
         from nbllm.tokenizer import train
 
         source = self.current_corpus(corpus)
+        self.store.verify(source.manifest)
         arguments = {
             "algorithm": algorithm,
             "vocab_size": vocab_size,

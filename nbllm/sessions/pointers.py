@@ -6,8 +6,10 @@ looked at. Knows how artefacts are opened, not how they are made.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from traitlets import Any as AnyTrait
 from traitlets import HasTraits, TraitError, observe, validate
 from traitlets import default as dynamic_default
 
-from nbllm.errors import NotFoundError
+from nbllm.errors import NotFoundError, StoreError, UsageError
 from nbllm.sessions.models import ModelReference, Models
 from nbllm.store import Store, check_name, read_json, write_json
 
@@ -50,10 +52,26 @@ class Pointers(HasTraits):
         """Guards the traits and the loaded models: callbacks may run on another thread than cells."""
         self.models = Models(store)
         self._file = store.root / "sessions" / f"{self.name}.json"
+        self._saved: dict[str, Any] = self._read_saved()
+
+    def _read_saved(self) -> dict[str, Any]:
+        """What the session's file says; a damaged one is moved aside, since nothing but pointers is in it."""
         try:
-            self._saved: dict[str, Any] = read_json(self._file)
+            saved = read_json(self._file)
+            if isinstance(saved, dict):
+                return saved
         except FileNotFoundError:
-            self._saved = {}
+            return {}
+        except StoreError:
+            pass
+        aside = self._file.with_suffix(".damaged")
+        with contextlib.suppress(OSError):
+            self._file.replace(aside)
+        warnings.warn(
+            f"{self._file} was damaged and is now {aside.name}; say what is current with %llm_session use NAME",
+            stacklevel=4,
+        )
+        return {}
 
     @dynamic_default("corpus")
     def _find_corpus(self) -> Any:
@@ -83,7 +101,10 @@ class Pointers(HasTraits):
         saved = {key: value for key, value in (self._saved.get("sampling") or {}).items() if key in known}
         if "stop" in saved:
             saved["stop"] = tuple(saved["stop"])
-        return SamplingParameters(**saved)
+        try:
+            return SamplingParameters(**saved)
+        except (UsageError, TypeError):  # of an older version, or changed by hand
+            return SamplingParameters()
 
     def _found(self, key: str, load: Callable[[Any], Any]) -> Any:
         pointer = self._saved.get(key)

@@ -54,6 +54,7 @@ def new_shards(session: Pointers, source: Corpus, tokenizer: Tokenizer, held_out
     """The packed tokens of a corpus's two parts, made or found again."""
     from nbllm.shards import build
 
+    session.store.verify(source.manifest)
     return build(
         session.store,
         tokenizer,

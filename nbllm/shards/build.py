@@ -7,6 +7,7 @@ learns to begin as well as to end. Knows the store, and of a tokenizer only its 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nbllm.errors import DataError, UsageError
+from nbllm.errors import DataError, StoreError, UsageError
 from nbllm.shards.stream import TokenStream
 from nbllm.store import Manifest, Parent, Store, hash_value
 
@@ -115,10 +116,12 @@ def build(
     key = {"parents": [[parent.kind, parent.hash] for parent in parents], "parameters": parameters}
     name = hash_value(key)[:16]
     if (store.path("shards", name) / "manifest.json").is_file():
-        shards = Shards.load(store, name)
-        shards.reused = True
-        return shards
-    with store.create("shards", name, parameters=parameters, parents=parents, call=call) as draft:
+        with contextlib.suppress(StoreError):  # damaged since: made again from the same texts
+            store.verify(store.get("shards", name))
+            shards = Shards.load(store, name)
+            shards.reused = True
+            return shards
+    with store.create("shards", name, parameters=parameters, parents=parents, call=call, overwrite=True) as draft:
         for part, documents in (("train", train), ("held_out", held_out)):
             meta = _write(Path(draft.folder) / PARTS[part], tokenizer, documents, part, progress)
             draft.summary |= {f"{part}_{key}": meta[key] for key in ("tokens", "documents", "text_bytes")}

@@ -42,8 +42,9 @@ def load(store: Store, what: str | Path, *, pattern: str | None = None) -> Token
         raise UsageError("A tokenizer needs a name, a folder or a file", received=text)
     if text.startswith("tiktoken:"):
         return tiktoken_files.by_name(text.removeprefix("tiktoken:"))
-    if text in store.names("tokenizer"):
+    if text in (*store.names("tokenizer"), *store.damaged("tokenizer")):
         manifest = store.get("tokenizer", text)
+        store.verify(manifest)
         return read_folder(store.path("tokenizer", text), name=text, manifest=manifest)
     path = Path(text).expanduser()
     if path.is_dir():
