@@ -38,17 +38,18 @@ class Notes:
     def lines(self) -> list[str]:
         """Everything as sentences."""
         found = list(self.hints)
-        if self.bad_files:
-            unit = "file" if len(self.bad_files) == 1 else "files"
+        if count := len(self.bad_files):
+            unit, were = ("file", "was") if count == 1 else ("files", "were")
             examples = "; ".join(self.bad_files[:_SHOWN])
-            found.append(f"{len(self.bad_files):,} {unit} couldn't be read to the end and were left out ({examples})")
+            found.append(f"{count:,} {unit} couldn't be read to the end and {were} left out ({examples})")
         if count := sum(self.bad_rows.values()):
             firsts: dict[str, dict[str, Any]] = {}
             for one in self.aside:
                 if one["row"] is not None and len(firsts) < _SHOWN:
                     firsts.setdefault(one["file"], one)
             examples = "; ".join(f"{file}, row {one['row']}: {one['why']}" for file, one in firsts.items())
-            found.append(f"{count:,} {'row' if count == 1 else 'rows'} couldn't be read and were left out ({examples})")
+            unit = "row couldn't be read and was" if count == 1 else "rows couldn't be read and were"
+            found.append(f"{count:,} {unit} left out ({examples})")
         return found
 
     def _keep(self, file: str, row: int | None, why: str, content: bytes | str) -> None:

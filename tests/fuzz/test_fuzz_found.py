@@ -21,7 +21,7 @@ def test_a_json_number_of_thousands_of_digits_leaves_out_its_row(tmp_path: Path)
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n{"text": "b", "n": ' + "9" * 5000 + '}\n{"text": "c"}\n')
     notes = Notes()
     assert documents(tmp_path / "rows.jsonl", notes) == ["a", "c"]
-    assert notes.lines() == ["1 row couldn't be read and were left out (rows.jsonl, row 2: no JSON)"]
+    assert notes.lines() == ["1 row couldn't be read and was left out (rows.jsonl, row 2: no JSON)"]
     (tmp_path / "one.json").write_text('{"text": "b", "n": ' + "9" * 5000 + "}")
     with pytest.raises(DataError, match=r"one\.json isn't JSON: Exceeds the limit"):
         documents(tmp_path / "one.json")
