@@ -85,9 +85,9 @@ def ours(folder: Path, compiled: bool) -> None:
 
     turn, step = Turn(), Trainer._step
 
-    def in_turn(self: Trainer, batch: Any, *, lr_factor: float) -> None:
+    def in_turn(self: Trainer, *given: Any, **named: Any) -> None:
         turn.step_begins()
-        step(self, batch, lr_factor=lr_factor)
+        step(self, *given, **named)
         turn.step_ended(0.0)
 
     Trainer._step = in_turn  # type: ignore[method-assign]

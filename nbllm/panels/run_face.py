@@ -192,6 +192,8 @@ def _where(run: Any, history: RunHistory) -> str:
         words.append(start["parallel"])
         if start.get("parameters_by_rank"):
             words.append(f"{max(start['parameters_by_rank']):,} parameters a process at most")
+        elif start.get("optimizer_by_rank"):
+            words.append(f"optimizer state of {max(start['optimizer_by_rank']):,} parameters a process")
     if int(start.get("machines") or 1) > 1:
         words.append(f"{start['machines']} machines")
     words += [str(start.get("precision") or ""), str(start.get("device") or "")]

@@ -187,6 +187,8 @@ class TrainConfig:
             _whole("processes", self.processes, least=1)
         _whole("machines", self.machines, least=1)
         _whole("rank", self.rank, least=0)
+        if isinstance(self.adapter, Mapping):
+            object.__setattr__(self, "adapter", AdapterConfig(**self.adapter))
         check_machines(self.machines, self.rank, self.main)
         check_plan(
             self.parallel,
@@ -194,7 +196,7 @@ class TrainConfig:
             precision=self.precision,
             compiled=self.compile,
             processes="auto" if self.processes == "auto" else self.processes * self.machines,
-            adapter=self.adapter is not None,
+            adapter=None if self.adapter is None else self.adapter.method,
             offload=self.offload,
         )
         if self.seq_len < 2:
@@ -231,8 +233,6 @@ class TrainConfig:
                     received=tracker,
                     next=did_you_mean(tracker, _TRACKERS),
                 )
-        if isinstance(self.adapter, Mapping):
-            object.__setattr__(self, "adapter", AdapterConfig(**self.adapter))
 
     def moved_to(self, root: Path) -> TrainConfig:
         """The same config for a store that lies at `root` now: paths that were below its old place are below the new

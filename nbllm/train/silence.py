@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from nbllm.errors import RunError
 
@@ -28,14 +29,14 @@ class SilenceWatch:
         self._silent_steps: dict[int, int] = {}
 
     def look(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Call it after a step's backward pass.
+        """Call it after a step's backward pass. Where gradients are cut over processes, a collective call.
 
         Raises:
             RunError: no parameter has a gradient, or half of them have had none for three steps (the first matrix of a
                 low-rank update has none in the first step, when the second is still zero).
         """
         there = [(id(weight), weight.grad) for weight in parameters if weight.grad is not None]
-        norms = torch.stack(torch._foreach_norm([gradient for _, gradient in there])).tolist() if there else []
+        norms = _norms([gradient for _, gradient in there])
         heard = {number for (number, _), norm in zip(there, norms, strict=True) if norm != 0}
         for weight in parameters:
             number = id(weight)
@@ -50,3 +51,11 @@ class SilenceWatch:
             f"{self._names.get(silent[0], '?')}: nothing is learnt there",
             next="Use --method lora, and leave --checkpointing and --compile out",
         )
+
+
+def _norms(gradients: Sequence[torch.Tensor]) -> list[float]:
+    if not gradients:
+        return []
+    found = torch.stack(torch._foreach_norm(list(gradients)))
+    whole: torch.Tensor = found.full_tensor() if isinstance(found, DTensor) else found
+    return whole.tolist()

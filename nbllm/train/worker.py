@@ -208,7 +208,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
             **kernels.event(inner.fused, inner.why),
         )
     status = trainer.run()
-    if config.adapter is not None and main_process:  # ddp: the model is whole
+    if config.adapter is not None:
         _publish_adapter(store, config, manifest, folder, trainer)
     if config.log_with:
         accelerator.end_training()
@@ -255,10 +255,10 @@ def _optimizer(config: TrainConfig, bare: PreTrainedModel, *, begun: str | None)
     """Which optimizer, and its peak learning rate; a run goes on with the one that it was begun with."""
     fresh = config.model in PRESETS and config.adapter is None
     kind = config.optimizer if begun is None else begun
-    if kind == "muon" and config.parallel != "ddp":
+    if kind == "muon" and config.parallel not in ("ddp", "fsdp"):
         raise UsageError(
             f"The run was begun with muon, which needs whole matrices, and --parallel {config.parallel} cuts them",
-            next="Resume it with --parallel ddp",
+            next="Resume it with --parallel ddp or fsdp",
         )
     kind = choose_optimizer(kind, fresh=fresh, parallel=config.parallel)
     if config.lr is not None:
@@ -390,15 +390,19 @@ def _check_adapter_name(store: Store, config: TrainConfig, manifest: Manifest | 
 def _publish_adapter(
     store: Store, config: TrainConfig, manifest: Manifest | None, folder: Path, trainer: Trainer
 ) -> None:
-    """Puts the adapter as it is now into the store; a resumed run replaces what it published before."""
+    """Puts the adapter as it is now into the store; a resumed run replaces what it published before. A collective
+    call."""
+    whole = trainer.parallel.whole_model()
+    if trainer.rank != 0 or whole is None:
+        return
     name, parameters, parents = _adapter_record(config, manifest, folder)
     with store.create("adapter", name, parameters=parameters, parents=parents, overwrite=True) as draft:
-        adapters.save(trainer.inner.model, draft.folder)
+        adapters.save(whole, draft.folder)
         trainer.tokenizer.save(draft.folder)  # it may have got a chat template
         draft.summary = {
             "step": trainer.progress.step,
             "eval_loss": trainer.progress.eval_loss,
-            "parameters": parameter_count(trainer.inner.model, trainable=True),
+            "parameters": parameter_count(whole, trainable=True),
         }
 
 

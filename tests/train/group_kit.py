@@ -35,7 +35,7 @@ def train_group(tasks, processes=2):
         }  # fmt: skip
         children.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     try:
-        said = [child.communicate(timeout=200)[1] for child in children]
+        said = [child.communicate(timeout=400)[1] for child in children]
     finally:
         for child in children:
             child.kill()
@@ -43,11 +43,11 @@ def train_group(tasks, processes=2):
     return said
 
 
-def half(folder, name, **changes):
+def half(folder, name, step=STEPS, **changes):
     """The run as it was at its checkpoint in the middle, under another name and with other wishes."""
     other = folder.with_name(name)
     shutil.copytree(folder, other)
-    shutil.rmtree(other / "checkpoints" / f"step-{STEPS:08d}")
+    shutil.rmtree(other / "checkpoints" / f"step-{step:08d}")
     write_json(other / "config.json", {**read_json(other / "config.json"), **changes})
     return other
 

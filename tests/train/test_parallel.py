@@ -6,12 +6,14 @@ import sys
 
 import psutil
 import pytest
-from group_kit import SETTING, check_plan, train_group
+from group_kit import SETTING, check_plan, half, train_group
 from stand_in import until
 from worker_kit import Kit, events, kit, losses
 
+from nbllm.adapters import attach
 from nbllm.errors import UsageError
-from nbllm.model import build
+from nbllm.model import build, load
+from nbllm.train import checkpoint as disk
 from nbllm.train import launch, start, worker
 from nbllm.train.config import TrainConfig
 from nbllm.train.loss_model import LossModel
@@ -29,6 +31,29 @@ def test_fsdp_trains_what_one_process_trains(kit: Kit):
     assert start["blocks_cut"] == 5
     assert sum(start["parameters_by_rank"]) == start["parameters"]
     assert max(start["parameters_by_rank"]) < 0.6 * start["parameters"]
+
+
+def test_muon_and_adapters_train_cut_as_they_do_whole(kit: Kit):
+    base = str(disk.newest(kit.train("fsdp-base", steps=1)).path)
+    setting = {**SETTING, "steps": 6, "save_every": 3, "eval_every": 3}
+    wishes = {"muon": {"optimizer": "muon"}}
+    for method in ("lora", "dora", "ia3", "adapter"):
+        wishes[method] = {"model": base, "lr": 0.01, "adapter": {"method": method, "dropout": 0.0}}
+    cut = {"parallel": "fsdp", "processes": 2, "batch_size": 2, "grad_accum": 2}
+    whole = {name: kit.train(f"{name}-whole", batch_size=8, **{**setting, **wish}) for name, wish in wishes.items()}
+    folders = {name: kit.run_folder(f"{name}-cut", **{**setting, **wish, **cut}) for name, wish in wishes.items()}
+    train_group([(folder, False) for folder in folders.values()])
+    for name, folder in folders.items():
+        assert losses(folder) == pytest.approx(losses(whole[name]), rel=2e-4), name
+        start = events(folder, "start")[0]
+        assert max(start["parameters_by_rank"]) < 0.6 * start["parameters"]
+        assert (f"{name}-cut" in kit.store.names("adapter")) == (name != "muon")
+    again = {name: half(folder, f"{name}-again", step=6) for name, folder in folders.items()}
+    train_group([(folder, True) for folder in again.values()])
+    for name, folder in again.items():
+        assert losses(folder) == losses(folders[name]), name
+    model = load(base)
+    attach(model, kit.store.path("adapter", "lora-cut"))
 
 
 def test_tp_trains_what_one_process_trains(kit: Kit):
@@ -62,7 +87,9 @@ def test_pp_trains_what_one_process_trains(kit: Kit, model):
         ({"rank": 1}, "--machines 2"),
         ({"parallel": "fsdp,tp", "processes": 3}, "--processes 4"),
         ({"parallel": "fsdp", "processes": 1}, "--processes 2"),
-        ({"parallel": "fsdp", "optimizer": "muon"}, "--optimizer adamw"),
+        ({"parallel": "tp", "processes": 2, "optimizer": "muon"}, "--optimizer adamw"),
+        ({"parallel": "fsdp", "adapter": {"method": "prefix"}}, "--method prefix isn't proven.*--parallel ddp"),
+        ({"parallel": "tp", "processes": 2, "adapter": {}}, "--method lora isn't proven.*--parallel fsdp or ddp"),
         ({"parallel": "fsdp", "compile": True}, "--compile isn't proven"),
         ({"parallel": "fsdp", "precision": "fp16"}, "bf16"),
     ],
@@ -158,4 +185,6 @@ def test_a_run_goes_on_under_another_plan(kit: Kit):
 def test_a_run_that_muon_began_does_not_go_on_cut(kit: Kit):
     folder = kit.train("with-muon", optimizer="auto", steps=4, save_every=2)
     with pytest.raises(UsageError, match="begun with muon"):
-        worker._optimizer(kit.config(parallel="fsdp"), small("llama-nano"), begun=worker._begun_optimizer(folder))
+        worker._optimizer(
+            kit.config(parallel="pp", processes=2), small("llama-nano"), begun=worker._begun_optimizer(folder)
+        )

@@ -14,10 +14,19 @@ PLANS = {
     "pp": "each process holds some of the blocks; micro-batches pass from one to the next (1F1B)",
 }
 """Every plan and what it does."""
+_CUT_ADAPTERS = ("lora", "dora", "ia3", "adapter")
+"""Methods whose weights stand inside the blocks, in the blocks' own format: `fsdp` cuts them with their block."""
 
 
 def check_plan(
-    parallel: str, *, optimizer: str, precision: str, compiled: bool, processes: int | str, adapter: bool, offload: bool
+    parallel: str,
+    *,
+    optimizer: str,
+    precision: str,
+    compiled: bool,
+    processes: int | str,
+    adapter: str | None,
+    offload: bool,
 ) -> None:
     """Raises UsageError for a plan that doesn't exist, or that what else was asked for doesn't go with."""
     if parallel not in PLANS:
@@ -35,7 +44,7 @@ def check_plan(
         return
     if processes != "auto":
         check_processes(parallel, int(processes))
-    if optimizer == "muon":
+    if optimizer == "muon" and parallel != "fsdp":
         raise UsageError(
             f"--optimizer muon needs whole matrices, and --parallel {parallel} cuts them", next="Use --optimizer adamw"
         )
@@ -45,8 +54,11 @@ def check_plan(
         )
     if compiled:
         raise UsageError(f"--compile isn't proven under --parallel {parallel}", next="Leave one of them out")
-    if adapter:
-        raise UsageError(f"Adapters train under --parallel ddp, not {parallel}", next="Use --parallel ddp")
+    if adapter is not None and (parallel != "fsdp" or adapter not in _CUT_ADAPTERS):
+        raise UsageError(
+            f"--method {adapter} isn't proven under --parallel {parallel}",
+            next=f"Use --parallel {'fsdp or ddp' if adapter in _CUT_ADAPTERS else 'ddp'}",
+        )
 
 
 def check_processes(parallel: str, processes: int) -> None:
