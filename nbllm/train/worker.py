@@ -31,8 +31,8 @@ from nbllm.errors import NbllmError, NotFoundError, RunError, StoreError, UsageE
 from nbllm.model import PRESETS, check_packing, dtype_name, parameter_count
 from nbllm.model.memory import memory_of
 from nbllm.shards import Loader, Masking, Shards
-from nbllm.store import Manifest, Parent, Store, read_json, write_json
-from nbllm.train import attention, fused, locks, machines, objective, parallel, setup
+from nbllm.store import Manifest, Store, read_json, write_json
+from nbllm.train import attention, fused, locks, machines, objective, parallel, published, setup
 from nbllm.train import checkpoint as disk
 from nbllm.train.compiled import compile_blocks
 from nbllm.train.config import TrainConfig
@@ -106,7 +106,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     store, shards = setup.load_shards(config)
     manifest = _manifest(store, folder)
     if config.adapter is not None:
-        _check_adapter_name(store, config, manifest, folder)
+        published.check_name(store, config, manifest, folder)
     accelerator = setup.make_accelerator(config, folder)
     main_process = accelerator.is_main_process
     own_folder = folder
@@ -209,7 +209,7 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
         )
     status = trainer.run()
     if config.adapter is not None:
-        _publish_adapter(store, config, manifest, folder, trainer)
+        published.publish(store, config, manifest, folder, trainer)
     if config.log_with:
         accelerator.end_training()
     if trainer.journal is not None:
@@ -367,43 +367,6 @@ def _manifest(store: Store, folder: Path) -> Manifest | None:
         return store.get("run", folder.name) if store.path("run", folder.name) == folder.absolute() else None
     except NbllmError:
         return None
-
-
-def _adapter_record(
-    config: TrainConfig, manifest: Manifest | None, folder: Path
-) -> tuple[str, dict[str, object], list[Parent]]:
-    """Name, parameters and parents of the adapter that the run publishes."""
-    assert config.adapter is not None
-    parameters: dict[str, object] = {"run": folder.name, "model": config.model, "adapter": config.as_json()["adapter"]}
-    parents = [manifest.as_parent(), *manifest.parents] if manifest else []
-    return config.adapter_name or folder.name, parameters, parents
-
-
-def _check_adapter_name(store: Store, config: TrainConfig, manifest: Manifest | None, folder: Path) -> None:
-    """Refuses before the training, not after it, a name that another adapter has."""
-    name, parameters, _ = _adapter_record(config, manifest, folder)
-    path = store.path("adapter", name) / "manifest.json"
-    if path.is_file() and read_json(path)["parameters"] != parameters:
-        raise StoreError(f"A different adapter is already named {name!r}", next="Choose another --name")
-
-
-def _publish_adapter(
-    store: Store, config: TrainConfig, manifest: Manifest | None, folder: Path, trainer: Trainer
-) -> None:
-    """Puts the adapter as it is now into the store; a resumed run replaces what it published before. A collective
-    call."""
-    whole = trainer.parallel.whole_model()
-    if trainer.rank != 0 or whole is None:
-        return
-    name, parameters, parents = _adapter_record(config, manifest, folder)
-    with store.create("adapter", name, parameters=parameters, parents=parents, overwrite=True) as draft:
-        adapters.save(whole, draft.folder)
-        trainer.tokenizer.save(draft.folder)  # it may have got a chat template
-        draft.summary = {
-            "step": trainer.progress.step,
-            "eval_loss": trainer.progress.eval_loss,
-            "parameters": parameter_count(whole, trainable=True),
-        }
 
 
 if __name__ == "__main__":
