@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from nbllm.errors import UsageError
 from nbllm.sample.beams import beam_search
+from nbllm.sample.cut import whole_text
 from nbllm.sample.decode import Choice, DecodeLoop
 from nbllm.sample.forward import Forward
 from nbllm.sample.generation import Generation, Sample
@@ -193,7 +194,7 @@ class _Row:
         """The sample as far as it has come."""
         tokens = [choice.token for choice in self.choices]
         said = tokens[:-1] if tokens and tokens[-1] in self._limits.eos else tokens
-        text = self._tokenizer.decode([*self._before, *said])
+        text = whole_text(self._tokenizer, [*self._before, *said])
         if self._before:
             text = text.removeprefix(self._tokenizer.decode(self._before))
         stops = StopTexts(self._limits.stop)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import NbllmError, UsageError
 from nbllm.sample.answers import Answer, AnswerFile, Answers, Question, questions
+from nbllm.sample.cut import whole_text
 from nbllm.sample.engine import generate_batch
 from nbllm.sample.forward import Forward
 from nbllm.sample.parameters import SamplingParameters
@@ -323,7 +324,7 @@ class _Work:
     def _answer(self, row: _Row, tokens: list[int], reason: str) -> Answer:
         said = tokens[:-1] if tokens and tokens[-1] in self._eos else tokens
         before = _before(self._tokenizer, row.ids)
-        text = self._tokenizer.decode([*before, *said])
+        text = whole_text(self._tokenizer, [*before, *said])
         if before:
             text = text.removeprefix(self._tokenizer.decode(before))
         stops = StopTexts(self._parameters.stop)

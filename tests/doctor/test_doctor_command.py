@@ -26,7 +26,7 @@ def run(session: Session, line: str) -> Diagnosis:
 
 
 def test_the_last_text_or_one_that_is_made_now(session: Session) -> None:
-    with pytest.raises(NotFoundError, match="There is no text yet"):
+    with pytest.raises(NotFoundError, match="There is no text and no run yet"):
         run(session, "")
     made = session.generate("the fox", max_new_tokens=3)
     assert session.last_generation is made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def test_length_is_counted_in_tokens(tokenizer: Tokenizer) -> None:
     model: Any = Scripted(tokenizer.vocab_size, len(PROMPT), tokenizer.encode(TEXT))
     found = generate(model, tokenizer, PROMPT, SamplingParameters(greedy=True, max_new_tokens=5))
     assert (len(found.tokens), found.stop_reason) == (5, "length")
-    assert found.text == tokenizer.decode(found.tokens)
+    assert found.text == tokenizer.decode(found.tokens).removesuffix("\ufffd")  # a cut character is left out
 
 
 @pytest.mark.parametrize("moment", range(8))
@@ -74,7 +75,7 @@ def test_an_interrupt_while_the_model_runs_keeps_text(tokenizer: Tokenizer, mome
     )
     assert found.stop_reason == "interrupted"
     assert list(found.tokens) == script[:moment]
-    assert found.text == "".join(pieces) == tokenizer.decode(script[:moment])
+    assert found.text == "".join(pieces) == tokenizer.decode(script[:moment]).removesuffix("\ufffd")
     assert len(found.logprobs) == moment
 
 
@@ -135,3 +136,23 @@ def test_other_errors_of_a_callback_are_raised(llama: Any, tokenizer: Tokenizer)
 
     with pytest.raises(RuntimeError):
         generate(llama, tokenizer, "The ", SamplingParameters(), on_text=fail)
+
+
+@pytest.mark.parametrize("text", ["👩‍🚀 안녕하세요", "né ü 🚀🚀"])
+def test_a_text_that_is_cut_ends_with_a_whole_character(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    model: Any = Scripted(tokenizer.vocab_size, len(PROMPT), ids)
+    assert any(tokenizer.decode(ids[:count]).endswith("\ufffd") for count in range(len(ids))), "some cuts are inside"
+    for length in range(1, len(ids) + 1):
+        pieces: list[tuple[int, str]] = []
+        parameters = SamplingParameters(greedy=True, max_new_tokens=length)
+        on_text = partial(_keep, pieces)
+        found = generate(model, tokenizer, PROMPT, parameters, on_text=on_text)
+        assert "".join(piece for _, piece in pieces) == found.text
+        assert "\ufffd" not in found.text
+        assert text.startswith(found.text)
+        assert len(found.tokens) == length, "the tokens say all that was drawn"
+
+
+def _keep(pieces: list[tuple[int, str]], number: int, piece: str) -> None:
+    pieces.append((number, piece))
