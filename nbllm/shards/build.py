@@ -19,6 +19,7 @@ import numpy as np
 
 from nbllm.errors import DataError, StoreError, UsageError
 from nbllm.shards.stream import TokenStream
+from nbllm.shards.words import WordEncoder
 from nbllm.store import Manifest, Parent, Store, hash_value
 
 if TYPE_CHECKING:
@@ -143,9 +144,10 @@ def _write(
     boundaries = array("q", [0])
     text_bytes = 0
     any_partial = False
+    encoder = WordEncoder(tokenizer)
     with (folder / "tokens.bin").open("wb") as tokens_file, (folder / "mask.bin").open("wb") as mask_file:
         for chunk in _chunks(documents):
-            examples = _encode(tokenizer, chunk)
+            examples = _encode(tokenizer, encoder, chunk)
             for example in examples:
                 text_bytes += example.text_bytes
                 boundaries.append(boundaries[-1] + len(example.ids))
@@ -190,7 +192,7 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def _encode(tokenizer: Tokenizer, chunk: Sequence[Document]) -> list[Example]:
+def _encode(tokenizer: Tokenizer, encoder: WordEncoder, chunk: Sequence[Document]) -> list[Example]:
     """The documents of a chunk as examples; all their texts are encoded in one call."""
     texts: list[str] = []
     for document in chunk:
@@ -200,7 +202,7 @@ def _encode(tokenizer: Tokenizer, chunk: Sequence[Document]) -> list[Example]:
             texts.extend(piece for piece in document if isinstance(piece, str))
         elif not isinstance(document, Example):
             raise UsageError("A document is a text, a (prompt, answer) pair or an Example", received=document)
-    encoded = iter(tokenizer.encode_batch(texts))
+    encoded = iter(encoder.encode_batch(texts))
     prefix = list(tokenizer.document_prefix)
     assert tokenizer.eos_id is not None
     examples: list[Example] = []
