@@ -44,8 +44,8 @@ ALLOWED = {
     },
     # completion looks names up in the tables of presets, recipes and stages
     "commands": {
-        "errors", "store", "sessions", "model.presets", "corpus.recipe", "corpus.stages", "train.parallel.names",
-        "train.attention",
+        "errors", "store", "sessions", "model.presets", "corpus.recipe", "corpus.stages", "corpus.progress",
+        "train.parallel.names", "train.attention",
     },
     "panels": {"errors", "sessions", "sample.parameters", "tokenizer", "corpus.evidence"},
     "magics": {"errors", "sessions", "commands", "panels", "train"},

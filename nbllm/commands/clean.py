@@ -10,6 +10,8 @@ from nbllm.errors import UsageError
 
 
 def _run(call: Call) -> Any:
+    from nbllm.corpus.progress import CalmProgress
+
     arguments = call.arguments
     if not arguments.source:
         raise UsageError("There is nothing to clean", next="Name a file, a folder, $texts or builtin:pydocs")
@@ -24,6 +26,7 @@ def _run(call: Call) -> Any:
         texts=texts,
         stages=stages,
         functions=functions,
+        progress=CalmProgress(call.say),
         **arguments.only("name", "recipe", "text_column", "split", "workers", "overwrite"),
         **arguments.only("mix", "tokens", "bytes_per_token"),
         **({"keep": _ids(arguments.keep)} if arguments.keep else {}),
@@ -51,7 +54,7 @@ COMMAND = Command(
     options=(
         Option(
             name="source",
-            help="files, folders, globs, label=PATH, $variable, builtin:pydocs",
+            help="files, folders, globs, label=PATH, $variable, hf:NAME, builtin:pydocs",
             kind="any",
             many=True,
             completes="file",

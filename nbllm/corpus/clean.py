@@ -18,7 +18,7 @@ from nbllm.corpus.notes import Notes
 from nbllm.corpus.readers import ReadOptions
 from nbllm.corpus.recipe import recipe_lines
 from nbllm.corpus.report import CorpusReport
-from nbllm.corpus.sources import Source, default_name, find_sources
+from nbllm.corpus.sources import Files, Source, default_name, find_sources
 from nbllm.corpus.stage import Stage
 from nbllm.corpus.stages import parse_stages
 from nbllm.corpus.stages.mix import Mix, mix_line
@@ -54,8 +54,8 @@ def clean(
 
     Args:
         store: where the corpus goes.
-        sources: files, folders, globs (each perhaps as `LABEL=…`), `builtin:pydocs`, lists of strings or dicts,
-            DataFrames, Arrow tables, Datasets.
+        sources: files, folders, globs (each perhaps as `LABEL=…`), `hf:NAME[:CONFIG][:SPLIT]`, `builtin:pydocs`,
+            lists of strings or dicts, DataFrames, Arrow tables, Datasets.
         texts: plain strings to clean.
         recipe: the name of a list of stages, see `RECIPES`.
         stages: stage lines instead of the recipe's, see `STAGES`; an empty list keeps everything.
@@ -69,7 +69,8 @@ def clean(
         workers: processes that local stages use; the result doesn't depend on it.
         keep: ids of documents that no stage drops (an allow-list).
         overwrite: replace a corpus of that name with another content.
-        progress: called with a stage's name, documents done and their total (None while it isn't known).
+        progress: called with a stage's name, documents done and their total (while files are read
+            an estimate from their bytes; None where it isn't known).
         call: how to make the corpus again, kept in its manifest.
 
     Returns:
@@ -113,7 +114,8 @@ def clean(
     notes = Notes()
     with store.create("corpus", name, parameters=parameters, call=call, overwrite=overwrite) as draft:
         runner = Workers(workers, keep) if workers > 1 else None
-        tally = run(_read(found, notes), chosen, draft.folder, keep=keep, progress=progress, runner=runner)
+        told = _with_total(progress, found, notes) if progress else None
+        tally = run(_read(found, notes), chosen, draft.folder, keep=keep, progress=told, runner=runner)
         if keep:
             notes.hints += _not_found(draft.folder / "documents.arrow", keep)
         report = CorpusReport(
@@ -146,6 +148,19 @@ def clean(
 
 def _read(sources: Sequence[Source], notes: Notes) -> Iterator[pa.RecordBatch]:
     return batches(document for source in sources for document in source.documents(notes))
+
+
+def _with_total(progress: Progress, sources: Sequence[Source], notes: Notes) -> Progress:
+    """The same, with the number of documents estimated from the files read so far while it isn't known."""
+    files = [source for source in sources if isinstance(source, Files)]
+    everything = sum(source.size_bytes() for source in files) if len(files) == len(sources) else 0
+
+    def told(name: str, done: int, total: int | None) -> None:
+        if total is None and notes.read_bytes and everything:
+            total = max(done, round(done * everything / notes.read_bytes))
+        progress(name, done, total)
+
+    return told
 
 
 def _shares(folder: Path, stages: Sequence[Stage]) -> list[MixShare]:

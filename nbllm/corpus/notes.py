@@ -22,6 +22,8 @@ class Notes:
     """How many, by file."""
     bad_files: list[str] = field(default_factory=list)
     """A phrase for each file that couldn't be read, or not to its end."""
+    read_bytes: int = 0
+    """Of files that were read to their end, as they lie on disk."""
     aside: list[dict[str, Any]] = field(default_factory=list)
     """The first rows and files left out: `file`, `row` (None for a whole file), `why`, `content` (its beginning)."""
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from nbllm.corpus import pydocs
+from nbllm.corpus import hub, pydocs
 from nbllm.corpus.documents import well_formed
 from nbllm.corpus.notes import Notes
 from nbllm.corpus.readers import (
@@ -70,6 +70,10 @@ class Files:
             digest.update(f"{well_formed(name)}\0{content}\n".encode())
         return {"label": self.label, "files": len(self.files), "hash": digest.hexdigest()}
 
+    def size_bytes(self) -> int:
+        """Of all files, as they lie on disk."""
+        return sum(_size(path) for _, path in self.files)
+
     def documents(self, notes: Notes) -> Iterator[tuple[str, str, str]]:
         total = 0
         first: DataError | None = None
@@ -88,10 +92,18 @@ class Files:
                 notes.bad_file(str(path), error.what, count)
                 first = first or error
             total += count
+            notes.read_bytes += _size(path)
         if not total and first is not None:
             raise first
         if not total:
             raise DataError(f"{self.label} holds no document", next="Check the path and --split")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -173,7 +185,7 @@ def find_sources(
     """The sources that were given, checked to exist.
 
     Args:
-        given: names (files, folders, globs, `LABEL=…`, `builtin:pydocs`), paths, and notebook values.
+        given: names (files, folders, globs, `LABEL=…`, `hf:NAME`, `builtin:pydocs`), paths, and notebook values.
         texts: plain strings to clean.
         options: how files and tables become documents.
 
@@ -218,12 +230,9 @@ def _named(source: str | Path, options: ReadOptions, labels: set[str]) -> Source
         if typed not in _BUILTIN:
             raise NotFoundError(f"There is no source {typed!r}", next=did_you_mean(typed, _BUILTIN))
         return Pydocs(label or "pydocs")
-    if typed.startswith("hf:"):
-        raise UsageError(
-            "A data set of the hub can't be named as a source yet",
-            received=typed,
-            next="Load it with datasets.load_dataset and give the Dataset",
-        )
+    if typed.startswith(hub.PREFIX):
+        name, dataset = hub.load(typed)
+        return Values(label or (name if name not in labels else typed), dataset, options)
     if "\n" in typed or len(typed) > 4096:
         raise UsageError("A source is a file, a folder or a glob", received=typed, next="Strings go into texts=[…]")
     path = Path(typed).expanduser()

@@ -106,7 +106,6 @@ def test_values_without_text_are_counted(tmp_path: Path) -> None:
     ("source", "kind", "wanted"),
     [
         ("builtin:pydoc", NotFoundError, "Did you mean builtin:pydocs"),
-        ("hf:wikitext", UsageError, "load_dataset"),
         (3, UsageError, "A int can't be cleaned"),
         ({"train": []}, UsageError, r"data\['train'\]"),
     ],
