@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from nbllm.errors import NbllmError, UsageError, did_you_mean
+from nbllm.plain import plain
 
 _SHORT = {
     "list": ("llm_train", "--list"),
@@ -76,7 +77,7 @@ def _run(words: list[str]) -> None:
     call = Call(session=nbllm.session(), arguments=command.parse(typed), write=_write)
     result = command.run(call)
     if result is not None and type(result).__name__ != "Generation":  # its text has been streamed
-        print(result)
+        print(plain(str(result)))
 
 
 def _quoted(word: str) -> str:
@@ -92,7 +93,7 @@ def _quoted(word: str) -> str:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(plain(text))
     sys.stdout.flush()
 
 

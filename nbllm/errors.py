@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from nbllm.plain import plain
+
 
 class NbllmError(Exception):
     """A mistake that its reader can mend.
@@ -32,7 +34,7 @@ class NbllmError(Exception):
             line += f" (received {shown if len(shown) <= 200 else shown[:199] + '…'})"
         if self.next:
             line += f". {self.next}"
-        line = " ".join(line.split())
+        line = plain(" ".join(line.split()))
         return line if line.endswith(("?", "…")) else line.rstrip(".") + "."
 
     def _render_traceback_(self) -> list[str]:

@@ -494,6 +494,9 @@ class Store:
     def _read(self, folder: Path) -> Manifest:
         fields = read_json(folder / "manifest.json")
         try:
+            if fields["kind"] not in KINDS or not _NAME.fullmatch(folder.name):
+                raise TypeError(f"no kind and name of an artefact: {fields['kind']!r} {folder.name!r}")
+            fields["name"] = folder.name  # what a manifest from elsewhere says of itself counts for nothing
             fields["parents"] = tuple(Parent(**parent) for parent in fields["parents"])
             return Manifest(**fields)
         except (KeyError, TypeError, AttributeError) as error:

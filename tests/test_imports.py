@@ -14,7 +14,8 @@ import nbllm
 
 ROOT = Path(nbllm.__file__).parent
 ALLOWED = {
-    "errors": set(),
+    "plain": set(),
+    "errors": {"plain"},
     "store": {"errors"},
     "corpus": {"errors", "store"},
     "tokenizer": {"errors", "store"},
@@ -47,9 +48,9 @@ ALLOWED = {
         "errors", "store", "sessions", "model.presets", "corpus.recipe", "corpus.stages", "corpus.progress",
         "train.parallel.names", "train.attention",
     },
-    "panels": {"errors", "sessions", "sample.parameters", "tokenizer", "corpus.evidence"},
-    "magics": {"errors", "sessions", "commands", "panels", "train"},
-    "__main__": {"errors", "commands"},
+    "panels": {"errors", "plain", "sessions", "sample.parameters", "tokenizer", "corpus.evidence"},
+    "magics": {"errors", "plain", "sessions", "commands", "panels", "train"},
+    "__main__": {"errors", "plain", "commands"},
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from nbllm.commands.attention import AttentionRequest
 from nbllm.commands.lens import LensRequest
 from nbllm.commands.options import Arguments
 from nbllm.commands.panel import PanelRequest
+from nbllm.plain import plain, plain_html
 
 _REFRESH_S = 0.1
 _TYPES = (
@@ -42,7 +43,7 @@ class Stream:
 
     def write(self, text: str) -> None:
         """Adds text; shows it at once, or with what follows within the next tenth of a second."""
-        self._text += text
+        self._text += plain(text)
         if time.monotonic() - self._last >= _REFRESH_S:
             self.flush()
 
@@ -237,7 +238,7 @@ class Display:
         from IPython.display import publish_display_data
 
         if id(result) not in self._shown:
-            data = {"text/plain": str(result)}
+            data = {"text/plain": plain(str(result))}
             if hasattr(result, "_repr_html_"):
-                data["text/html"] = result._repr_html_()
+                data["text/html"] = plain_html(result._repr_html_())
             publish_display_data(data)

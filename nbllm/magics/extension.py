@@ -11,6 +11,7 @@ from IPython.core.magic import no_var_expand
 from nbllm.commands import COMMANDS, Call, Command
 from nbllm.errors import Interrupted, UsageError
 from nbllm.magics.display import Display, Stream
+from nbllm.plain import plain
 
 _ATTRIBUTE = "_nbllm_extension"
 
@@ -91,7 +92,7 @@ class Extension:
             arguments=arguments,
             body=body,
             namespace=namespace,
-            say=print,
+            say=_say,
             write=stream.write if stream else _write,
         )
         try:
@@ -130,8 +131,12 @@ def unload(shell: Any) -> None:
         delattr(shell, _ATTRIBUTE)
 
 
+def _say(text: str) -> None:
+    print(plain(text))
+
+
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(plain(text))
     sys.stdout.flush()
 
 

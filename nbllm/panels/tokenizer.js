@@ -25,7 +25,7 @@ function render({ model, el: host }) {
     if (add.value) link.send({ do: 'add', name: add.value });
     add.value = '';
   });
-  const notes = el('div', { class: 'nbllm-dim nbllm-gap nbllm-hints' });
+  const notes = el('div', { class: 'nbllm-dim nbllm-gap nbllm-hints', tabindex: '0', role: 'region', 'aria-label': 'hints' });
   const vocabulary = new Vocabulary({
     search: (query, by, of) => link.send({ do: 'search', query, by, turn: of }),
     rows: (ids) => link.send({ do: 'rows', ids }),
