@@ -35,9 +35,9 @@ def test_fsdp_trains_what_one_process_trains(kit: Kit):
 
 def test_muon_and_adapters_train_cut_as_they_do_whole(kit: Kit):
     base = str(disk.newest(kit.train("fsdp-base", steps=1)).path)
-    setting = {**SETTING, "steps": 6, "save_every": 3, "eval_every": 3}
+    setting = {**SETTING, "steps": 4, "save_every": 2, "eval_every": 0}
     wishes = {"muon": {"optimizer": "muon"}}
-    for method in ("lora", "dora", "ia3", "adapter"):
+    for method in ("lora", "adapter"):
         wishes[method] = {"model": base, "lr": 0.01, "adapter": {"method": method, "dropout": 0.0}}
     cut = {"parallel": "fsdp", "processes": 2, "batch_size": 2, "grad_accum": 2}
     whole = {name: kit.train(f"{name}-whole", batch_size=8, **{**setting, **wish}) for name, wish in wishes.items()}
@@ -48,7 +48,7 @@ def test_muon_and_adapters_train_cut_as_they_do_whole(kit: Kit):
         start = events(folder, "start")[0]
         assert max(start["parameters_by_rank"]) < 0.6 * start["parameters"]
         assert (f"{name}-cut" in kit.store.names("adapter")) == (name != "muon")
-    again = {name: half(folder, f"{name}-again", step=6) for name, folder in folders.items()}
+    again = {name: half(folder, f"{name}-again", step=4) for name, folder in folders.items()}
     train_group([(folder, True) for folder in again.values()])
     for name, folder in again.items():
         assert losses(folder) == losses(folders[name]), name
