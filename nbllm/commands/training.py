@@ -68,7 +68,8 @@ def wait(call: Call, run: Any) -> None:
     def progress(run: Any, events: list[dict[str, Any]]) -> None:
         nonlocal said
         for event in events:
-            latest.update(event)
+            if event.get("kind") != "finding":  # which names a step that lies behind
+                latest.update(event)
         step, total = latest.get("step"), latest.get("total_steps")
         if not step or not total or 10 * step // total == said:
             return
