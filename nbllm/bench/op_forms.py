@@ -156,8 +156,9 @@ def _liger(gpu: bool) -> bool:
 
 def _loss_forms(targets: Tensor, gpu: bool, compile: bool) -> tuple[Form, ...]:
     def eager(hidden: Tensor, weight: Tensor) -> Tensor:
-        y = targets[: len(hidden)]
-        return F.cross_entropy(F.linear(hidden, weight).float(), y, reduction="sum")
+        logits = F.linear(hidden, weight)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return F.cross_entropy(logits, targets[: len(hidden)], reduction="sum")
 
     def ours(hidden: Tensor, weight: Tensor) -> Tensor:
         return ops.linear_cross_entropy(hidden, weight, targets[: len(hidden)]).loss

@@ -28,14 +28,18 @@ from nbllm.bench.op_result import OpRow, OpsBench
 from nbllm.model import dtype_name
 
 _CHECKED_ROWS = 48
-_ROUNDS = 5
 _TURN_S = 0.05
 """A turn repeats a form for about so long."""
 _TRIFLE = {torch.float32: 1e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 
 
 def compare_ops(
-    *, shapes: Shapes | None = None, device: str | None = None, compile: bool = True, only: Sequence[str] = ()
+    *,
+    shapes: Shapes | None = None,
+    device: str | None = None,
+    compile: bool = True,
+    only: Sequence[str] = (),
+    rounds: int = 5,
 ) -> OpsBench:
     """Measures every op in every form there is here.
 
@@ -44,6 +48,7 @@ def compare_ops(
         device: `cuda` where there is one, by default.
         compile: also what torch.compile makes of the models' own code.
         only: some of `linear_loss`, `add_rms_norm`, `rms_norm`, `swiglu`, `rope`.
+        rounds: turns that each form gets.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.startswith("cuda")
@@ -54,7 +59,7 @@ def compare_ops(
     rows: list[OpRow] = []
     try:
         for op in make(shapes, device=device, dtype=dtype, compile=compile, only=only):
-            rows += _measure(op, device, speed, peak)
+            rows += _measure(op, device, speed, peak, rounds)
     finally:
         ops.use_triton(before)
     faster, kept = _faster(rows), None
@@ -71,7 +76,7 @@ def compare_ops(
     )
 
 
-def _measure(op: Op, device: str, speed: float, peak: float) -> list[OpRow]:
+def _measure(op: Op, device: str, speed: float, peak: float, rounds: int) -> list[OpRow]:
     errors = {form.name: _error(op, form) for form in op.forms if form.error is None}
     plain = errors.get("eager")
     runs: dict[str, Callable[[], Any]] = {}
@@ -88,7 +93,7 @@ def _measure(op: Op, device: str, speed: float, peak: float) -> list[OpRow]:
         except Exception as error:  # compilers and others' kernels fail in any way; the row says how
             problems[form.name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     found: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         for name, run in runs.items():
             found[name].append(_seconds(run, repeats[name], device))
     best = op.operations / peak if op.operations else op.bytes_moved / speed
