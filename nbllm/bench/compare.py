@@ -79,6 +79,10 @@ def compare(
             raise UsageError(f"No backend is named {backend!r}", next=did_you_mean(backend, BACKENDS))
     if new_tokens < 2 or not batch or min(batch) < 1:
         raise UsageError("A benchmark makes 2 tokens or more, of 1 text or more", received=(new_tokens, *batch))
+    if not prompt:
+        raise UsageError(
+            "A benchmark continues a text, and the prompt has no tokens", next='For example --prompt "The"'
+        )
     reference = Forward(model)
     if reference.context is not None and len(prompt) + new_tokens > reference.context:
         raise UsageError(f"Prompt and {new_tokens} tokens are more than the context of {reference.context:,}")

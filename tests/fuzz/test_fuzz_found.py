@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -49,3 +50,8 @@ def test_damaged_offsets_in_an_arrow_file_are_found(tmp_path: Path) -> None:
 def test_a_number_that_no_float_holds_is_named() -> None:
     with pytest.raises(UsageError, match="--lr takes a number"):
         check_value(Option(name="--lr", help="", kind="number"), 10**400)
+
+
+def test_a_benchmark_of_an_empty_prompt_is_refused(tiny_session: Any) -> None:
+    with pytest.raises(UsageError, match="the prompt has no tokens"):
+        tiny_session().bench(prompt="", backends=["eager"], compile=False)
