@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nbllm.adapters import Change
@@ -92,6 +92,9 @@ class AdapterReport:
         moved = [f"  {one.before:.3f} → {one.after:.3f}  {one.token}   after {one.context!r}" for one in self.moved]
         head = [f"{self.adapter}: {self.summary}", f"{self._what()}, by layer and module:"]
         return "\n".join([*head, *text, *([f"tokens of {self.on} that moved most:"] if moved else []), *moved])
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         head = f"<p><b>{escape(self.adapter)}</b> <small>{escape(self.summary)}</small></p>"

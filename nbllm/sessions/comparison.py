@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from html import escape
+from typing import Any
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 STYLE = (
@@ -93,6 +94,9 @@ class Comparison:
             said = "".join(f"⟦{text}⟧" if differs else text for text, differs in column.runs)
             parts.append(f"— {column.title} ({column.facts})\n{said}")
         return "\n\n".join([*parts, f"{self.summary} (what differs is between ⟦ and ⟧)"])
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         head = f"<p><b>{escape(self.model)}</b> <small>{escape(self.settings)} · {escape(self.summary)}</small></p>"
