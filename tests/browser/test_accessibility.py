@@ -1,17 +1,15 @@
 """Every panel before axe, in the light and the dark theme, on a narrow page and at 200 % zoom.
 
-Needs axe-core: `npm install --prefix tests/browser axe-core`, kept out of the repository (its licence is the MPL).
+axe-core comes with axe-playwright-python.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from importlib.resources import files
 
 import pytest
 
 pytestmark = pytest.mark.browser
-AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
 BEGIN = """
 import nbllm, torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -60,11 +58,7 @@ CUT = """() => [...document.querySelectorAll('.nbllm:not(.nbllm-face)')].filter(
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    if not AXE.is_file():
-        if os.environ.get("CI"):
-            pytest.fail("axe-core isn't installed, and CI must not pass without the accessibility tests.")
-        pytest.skip("axe-core isn't installed: npm install --prefix tests/browser axe-core")
-    return AXE.read_text(encoding="utf-8")
+    return (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
