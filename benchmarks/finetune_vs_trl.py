@@ -74,7 +74,7 @@ def prepare(folder: Path, model: Path, steps: int) -> None:
 
 def ours(folder: Path, precision: str, steps: int) -> dict[str, Any]:
     """A run of nbllm's worker in this process."""
-    from nbllm.store import read_json, write_json
+    from nbllm.files import read_json, write_json
     from nbllm.train import worker
     from nbllm.train.config import TrainConfig
 

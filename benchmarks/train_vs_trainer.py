@@ -151,10 +151,11 @@ def prepare(folder: Path, vocabulary: int, precision: str) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    from nbllm.files import write_json
     from nbllm.sessions import Session
     from nbllm.sessions.starting import new_shards
     from nbllm.shards import Loader
-    from nbllm.store import Store, write_json
+    from nbllm.store import Store
     from nbllm.train import TrainConfig
 
     store = Store(folder / ".nbllm")
@@ -234,7 +235,8 @@ class Child:
 
 def from_the_command(folder: Path) -> float:
     """Seconds from `train.start` to the first step in metrics.jsonl, by way of supervisor and launcher."""
-    from nbllm.store import Store, read_json
+    from nbllm.files import read_json
+    from nbllm.store import Store
     from nbllm.train import TrainConfig, start
 
     config = TrainConfig.from_json({**read_json(folder / "config.json"), "compile": False})

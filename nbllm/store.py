@@ -9,16 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
-import hashlib
-import json
 import os
 import platform
-import re
 import shutil
-import tempfile
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -27,7 +21,22 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from nbllm.errors import NotFoundError, StoreError, UsageError, did_you_mean
+from nbllm.errors import NotFoundError, StoreError, did_you_mean
+from nbllm.files import (
+    MOVED_ASIDE,
+    NAME,
+    check_name,
+    finite,
+    hash_files,
+    hash_value,
+    hidden_folder,
+    read_json,
+    replace_folder,
+    restore_folder,
+    sync_files,
+    write_json,
+    writing,
+)
 
 KINDS = {
     "corpus": "corpora",
@@ -45,11 +54,7 @@ _MAKERS = {
     "adapter": "%llm_finetune",
     "export": "%llm_export",
 }
-_NAME = re.compile(r"[^\W_][\w .+-]{0,99}", re.UNICODE)
 _LOCK_WAIT_S = 30.0
-_WAS = ".was-"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_CLOSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 _VERSIONED = ("nbllm", "torch", "transformers", "tokenizers", "accelerate", "peft", "pyarrow")
 
 
@@ -91,135 +96,6 @@ class Manifest:
     def as_parent(self) -> Parent:
         """The reference that a child of this artefact keeps."""
         return Parent(kind=self.kind, name=self.name, hash=self.hash)
-
-
-def check_name(name: str) -> str:
-    """Returns `name` if it can name an artefact on every file system, else raises UsageError."""
-    if not _NAME.fullmatch(name) or name.endswith((" ", ".")) or ".." in name:
-        raise UsageError(
-            "A name is 1 to 100 letters, digits, spaces, dots, dashes, plus signs or underscores, and starts with a "
-            "letter or digit",
-            received=name,
-            next='Type for example --name "my run"',
-        )
-    return name
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes `value` as JSON so that readers of `path` see the old content or the new, never a part.
-
-    Numbers that aren't finite are written as null, so that every JSON parser reads the file.
-    """
-    text = json.dumps(finite(value), ensure_ascii=False, indent=1, allow_nan=False)
-    with writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-
-
-@contextlib.contextmanager
-def writing(path: Path, *, only_full: bool = False) -> Iterator[None]:
-    """Says in one line what keeps a folder from being written to; raises StoreError for a full or read-only disk.
-
-    Args:
-        path: the folder.
-        only_full: what happens inside also reads elsewhere, so that only a full disk is this folder's.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise StoreError(
-                f"The disk of {path} is full; what was there is as it was",
-                next="Make room, for example with %llm_session gc, then run the cell again",
-            ) from error
-        if error.errno in _CLOSED and not only_full:
-            raise StoreError(
-                f"{path} can't be written to ({error.strerror})", next="Set NBLLM_HOME to a folder of your own"
-            ) from error
-        raise
-
-
-def replace_folder(draft: Path, target: Path) -> None:
-    """Puts a complete folder in the place of another, or where none is.
-
-    Not every file system can swap two folders, so there is a moment without `target`: who is killed then leaves the
-    old one beside it, and `restore_folder` brings that back.
-    """
-    restore_folder(target)
-    was = target.with_name(_WAS + target.name)
-    if target.exists():
-        shutil.rmtree(was, ignore_errors=True)
-        os.replace(target, was)
-    try:
-        os.replace(draft, target)
-    except BaseException:
-        restore_folder(target)
-        raise
-    shutil.rmtree(was, ignore_errors=True)
-
-
-def restore_folder(target: Path) -> None:
-    """Brings back what a killed `replace_folder` had moved aside, where nothing has taken its place."""
-    was = target.with_name(_WAS + target.name)
-    with contextlib.suppress(OSError):
-        if was.exists() and not target.exists():
-            os.rename(was, target)
-
-
-def read_json(path: Path) -> Any:
-    """Reads a JSON file of the store; raises StoreError where it is damaged, FileNotFoundError where it isn't there."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is damaged: {error}", next="Remove that folder, then make it again") from error
-
-
-def finite(value: Any) -> Any:
-    """The same JSON value with None in the place of numbers that aren't finite."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
-
-
-def hash_value(value: Any) -> str:
-    """SHA-256 of a JSON value, as hex; independent of the order of keys."""
-    text = json.dumps(finite(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def hash_files(folder: Path) -> str:
-    """SHA-256 over the relative names and contents of all files below `folder` but `manifest.json`, as hex."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != "manifest.json":
-            with path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-            digest.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
-    return digest.hexdigest()
-
-
-def sync_files(folder: Path) -> None:
-    """Flushes every file below `folder`, and the folders themselves, to disk."""
-    for path in [folder, *folder.rglob("*")]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def versions() -> dict[str, str]:
@@ -277,8 +153,8 @@ class Store:
         folder = self.root / KINDS[kind]
         if not folder.is_dir():
             return []
-        for entry in folder.glob(f"{_WAS}*"):
-            self._restore(kind, entry.name.removeprefix(_WAS))
+        for entry in folder.glob(f"{MOVED_ASIDE}*"):
+            self._restore(kind, entry.name.removeprefix(MOVED_ASIDE))
         found = []
         for entry in folder.iterdir():
             if not entry.name.startswith(".") and (entry / "manifest.json").is_file():
@@ -390,7 +266,7 @@ class Store:
             self._refuse_if_different(self._read(final), parameters, parents)
         self._sweep(final.parent)
         with writing(self.root):
-            folder = _hidden_folder(final.parent)
+            folder = hidden_folder(final.parent)
         draft = Draft(folder=folder)
         alive = self.root / "locks" / f"{folder.name}.lock"
         try:
@@ -435,7 +311,7 @@ class Store:
     def _restore(self, kind: str, name: str) -> None:
         """Brings back an artefact that a killed writer had moved aside; where a writer lives, it is left to that."""
         final = self.path(kind, name)
-        if final.exists() or not final.with_name(_WAS + name).exists():
+        if final.exists() or not final.with_name(MOVED_ASIDE + name).exists():
             return
         with contextlib.suppress(StoreError, OSError), self.lock(f"{kind}-{name}", wait_s=0):
             restore_folder(final)
@@ -443,7 +319,7 @@ class Store:
     def _sweep(self, parent: Path) -> None:
         """Removes what killed writers left behind: hidden folders that are a day old and whose lock nobody holds."""
         for entry in parent.iterdir():
-            if not entry.name.startswith(".") or entry.name.startswith(_WAS):
+            if not entry.name.startswith(".") or entry.name.startswith(MOVED_ASIDE):
                 continue
             with contextlib.suppress(OSError, StoreError):
                 if entry.is_dir() and time.time() - entry.stat().st_mtime > 86_400:
@@ -472,7 +348,7 @@ class Store:
         with self.lock(f"{manifest.kind}-{manifest.name}"):
             final = self.path(manifest.kind, manifest.name)
             if final.exists():
-                shutil.move(final, doomed := _hidden_folder(final.parent))
+                shutil.move(final, doomed := hidden_folder(final.parent))
                 shutil.rmtree(doomed, ignore_errors=True)
 
     def size_bytes(self) -> int:
@@ -494,7 +370,7 @@ class Store:
     def _read(self, folder: Path) -> Manifest:
         fields = read_json(folder / "manifest.json")
         try:
-            if fields["kind"] not in KINDS or not _NAME.fullmatch(folder.name):
+            if fields["kind"] not in KINDS or not NAME.fullmatch(folder.name):
                 raise TypeError(f"no kind and name of an artefact: {fields['kind']!r} {folder.name!r}")
             fields["name"] = folder.name  # what a manifest from elsewhere says of itself counts for nothing
             fields["parents"] = tuple(Parent(**parent) for parent in fields["parents"])
@@ -517,9 +393,3 @@ class Draft:
     folder: Path
     summary: dict[str, Any] = field(default_factory=dict)
     manifest: Manifest | None = None
-
-
-def _hidden_folder(parent: Path) -> Path:
-    folder = parent / f".{uuid.uuid4().hex}"
-    folder.mkdir()
-    return folder

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from nbllm.errors import NotFoundError, StoreError, UsageError
-from nbllm.store import Manifest, Store, check_name, hash_files, read_json, write_json
+from nbllm.files import check_name, hash_files, read_json, write_json
+from nbllm.store import Manifest, Store
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from nbllm.adapters.four_bit import prepare_base
 from nbllm.adapters.lora import attach, forget
 from nbllm.errors import RunError, StoreError, UsageError
+from nbllm.files import replace_folder, writing
 from nbllm.model.load import adapter_base, load, quiet
-from nbllm.store import replace_folder, writing
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

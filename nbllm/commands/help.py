@@ -8,7 +8,7 @@ from nbllm.commands.base import Call, Command
 from nbllm.commands.options import Option
 from nbllm.commands.reference import reference
 from nbllm.errors import UsageError
-from nbllm.store import writing
+from nbllm.files import writing
 
 
 def _run(call: Call) -> None:

@@ -24,7 +24,8 @@ from nbllm.corpus.stages import parse_stages
 from nbllm.corpus.stages.mix import Mix, mix_line
 from nbllm.corpus.workers import Workers
 from nbllm.errors import DataError, UsageError
-from nbllm.store import Store, check_name, write_json
+from nbllm.files import check_name, write_json
+from nbllm.store import Store
 
 _FORMAT = 1
 """Raised whenever the files of a corpus change."""

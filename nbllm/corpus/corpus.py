@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from nbllm.corpus.report import Amount
 from nbllm.corpus.trail import Trail
 from nbllm.errors import UsageError
-from nbllm.store import Manifest, Store, read_json
+from nbllm.files import read_json
+from nbllm.store import Manifest, Store
 
 Part = Literal["train", "held-out", "all"]
 _COLUMNS = ("text", "id", "source")

@@ -24,7 +24,8 @@ from nbllm.corpus.stage import Stage
 from nbllm.corpus.stages import STAGES
 from nbllm.corpus.thresholds import WouldDrop, decide_again, moved
 from nbllm.errors import StoreError, UsageError, did_you_mean
-from nbllm.store import Manifest, Store, read_json
+from nbllm.files import read_json
+from nbllm.store import Manifest, Store
 
 
 class Trail:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nbllm.errors import StoreError, UsageError, did_you_mean
 from nbllm.export.exported import Check, Exported
-from nbllm.store import replace_folder, sync_files, writing
+from nbllm.files import replace_folder, sync_files, writing
 
 FORMATS: dict[str, str] = {
     "hf": "an ordinary transformers folder: config, safetensors, tokenizer",

@@ -13,7 +13,7 @@ from nbllm.export import hugging_face
 from nbllm.export.checks import ROUNDING, TOKENS, accept, agreeing, probe
 from nbllm.export.exported import Check
 from nbllm.export.runtimes.vllm import VllmRuntime, find_python
-from nbllm.store import read_json
+from nbllm.files import read_json
 from nbllm.tokenizer import Tokenizer
 
 

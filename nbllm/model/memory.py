@@ -1,7 +1,9 @@
-"""How much memory a device has, and how much of it is free; also inside a container. Counts bytes of nothing else."""
+"""How much memory a device has, how much of it is free, also in a container; the most that this process held."""
 
 from __future__ import annotations
 
+import resource
+import sys
 from pathlib import Path
 
 import psutil
@@ -29,3 +31,11 @@ def memory_of(device: torch.device) -> tuple[int, int]:
     except (OSError, ValueError, IndexError):  # no container, no limit, or another system
         return free, total
     return max(0, min(free, limit - used + file)), min(total, limit)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """The most that this process has held since its start, on a GPU or else of the machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from nbllm.adapters import attached, in_four_bits
 from nbllm.errors import NbllmError
+from nbllm.files import read_json, write_json
 from nbllm.model import dtype_name
 from nbllm.sample.slots import Slots
-from nbllm.store import read_json, write_json
 
 if TYPE_CHECKING:
     from nbllm.sample.forward import Forward

@@ -20,9 +20,10 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from nbllm.errors import DataError, NotFoundError, StoreError, UsageError
+from nbllm.files import check_name, hash_files, replace_folder, sync_files, writing
 from nbllm.sessions.lineage import ancestors, script
 from nbllm.sessions.models import ModelReference
-from nbllm.store import KINDS, Manifest, Store, check_name, hash_files, replace_folder, sync_files, writing
+from nbllm.store import KINDS, Manifest, Store
 
 if TYPE_CHECKING:
     from nbllm.sessions.core import Session

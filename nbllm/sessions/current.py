@@ -8,8 +8,9 @@ import sys
 import threading
 from pathlib import Path
 
+from nbllm.files import check_name
 from nbllm.sessions.core import Session
-from nbllm.store import Store, check_name
+from nbllm.store import Store
 
 _sessions: dict[tuple[Path, str], Session] = {}
 _sessions_lock = threading.Lock()

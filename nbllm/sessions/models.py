@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import NotFoundError, RunError, UsageError, did_you_mean
-from nbllm.store import Parent, Store, hash_value, read_json
+from nbllm.files import hash_value, read_json
+from nbllm.store import Parent, Store
 
 if TYPE_CHECKING:
     from nbllm.tokenizer import Tokenizer

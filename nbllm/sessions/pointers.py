@@ -18,8 +18,9 @@ from traitlets import HasTraits, TraitError, observe, validate
 from traitlets import default as dynamic_default
 
 from nbllm.errors import NotFoundError, StoreError, UsageError
+from nbllm.files import check_name, read_json, write_json
 from nbllm.sessions.models import ModelReference, Models
-from nbllm.store import Store, check_name, read_json, write_json
+from nbllm.store import Store
 
 if TYPE_CHECKING:
     from nbllm.corpus import Corpus

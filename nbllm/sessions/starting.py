@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nbllm.errors import UsageError, did_you_mean
-from nbllm.store import Parent, read_json, write_json
+from nbllm.files import read_json, write_json
+from nbllm.store import Parent
 
 if TYPE_CHECKING:
     from nbllm.corpus import Corpus

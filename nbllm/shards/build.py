@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nbllm.errors import DataError, StoreError, UsageError
+from nbllm.files import hash_value
 from nbllm.shards.stream import TokenStream
 from nbllm.shards.words import WordEncoder
-from nbllm.store import Manifest, Parent, Store, hash_value
+from nbllm.store import Manifest, Parent, Store
 
 if TYPE_CHECKING:
     from nbllm.tokenizer import Tokenizer

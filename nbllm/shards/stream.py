@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbllm.errors import DataError, UsageError
+from nbllm.files import read_json
 from nbllm.shards.masking import Masking
-from nbllm.store import read_json
 
 IGNORED = -100
 """The target of a position that isn't trained."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nbllm.errors import RunError, StoreError
-from nbllm.store import finite, read_json, sync_files, write_json
+from nbllm.files import finite, read_json, sync_files, write_json
 
 CHECKPOINTS = "checkpoints"
 STATE = "state"

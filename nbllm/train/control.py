@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from nbllm.errors import RunError, UsageError
-from nbllm.store import read_json, write_json
+from nbllm.files import read_json, write_json
 from nbllm.train import locks
 
 Command = Literal["pause", "resume", "stop", "checkpoint"]

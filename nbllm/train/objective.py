@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbllm.errors import UsageError
+from nbllm.files import read_json
 from nbllm.model.masked import is_masked
 from nbllm.model.presets import PRESETS
 from nbllm.shards import Masking
-from nbllm.store import read_json
 
 if TYPE_CHECKING:
     from nbllm.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import psutil
 
 from nbllm.errors import StoreError
-from nbllm.store import read_json, write_json
+from nbllm.files import read_json, write_json
 from nbllm.train.control import settle
 
 STATE = "state.json"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from nbllm import adapters
 from nbllm.errors import StoreError
+from nbllm.files import read_json
 from nbllm.model import parameter_count
-from nbllm.store import Manifest, Parent, Store, read_json
+from nbllm.store import Manifest, Parent, Store
 from nbllm.train.config import TrainConfig
 from nbllm.train.trainer import Trainer
 

@@ -21,6 +21,7 @@ import torch
 
 from nbllm.errors import NbllmError
 from nbllm.model import PRESETS, best_device
+from nbllm.model.memory import peak_memory_bytes
 from nbllm.shards import Loader
 from nbllm.train import objective, precision, setup
 from nbllm.train.config import TrainConfig
@@ -29,7 +30,6 @@ from nbllm.train.forecast import Forecast
 from nbllm.train.loss_model import LossModel
 from nbllm.train.optimizer import Optimizers, choose, default_lr
 from nbllm.train.plan import fit_steps, steps_wanted
-from nbllm.train.trainer import peak_memory_bytes
 
 _TIMED_FLOPS = 2e12  # a micro-step of more isn't timed
 _TIMED_STEPS = 2

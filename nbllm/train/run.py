@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbllm.errors import RunError
-from nbllm.store import Store, read_json, write_json
+from nbllm.files import read_json, write_json
+from nbllm.store import Store
 from nbllm.train import control, locks, log
 from nbllm.train.checkpoint import Checkpoint, list_checkpoints
 from nbllm.train.config import TrainConfig

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nbllm.errors import RunError, StoreError, UsageError
-from nbllm.store import Manifest, Parent, Store, check_name, hash_value, now, versions, write_json
+from nbllm.files import check_name, hash_value, write_json
+from nbllm.store import Manifest, Parent, Store, now, versions
 from nbllm.train import attention, launch, locks
 from nbllm.train.config import TrainConfig
 from nbllm.train.detach import start_supervisor

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nbllm.errors import StoreError
-from nbllm.store import read_json, write_json
+from nbllm.files import read_json, write_json
 from nbllm.train.optimizer import Optimizers
 from nbllm.train.parallel.replicated import Parallel
 

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from nbllm.errors import NbllmError, RunError
-from nbllm.store import read_json, write_json
+from nbllm.files import read_json, write_json
 from nbllm.train import control, launch, locks, log
 from nbllm.train.metrics import METRICS, MetricsReader, trim_torn_line
 from nbllm.train.phase import Phase, ProcessId, begin, read_state, write_state

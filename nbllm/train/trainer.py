@@ -9,8 +9,6 @@ Everything that the next step depends on is in a checkpoint: a resumed run repea
 from __future__ import annotations
 
 import math
-import resource
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,26 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from nbllm import adapters
 from nbllm.errors import DataError, RunError
-from nbllm.model.memory import memory_of
+from nbllm.files import read_json, write_json
+from nbllm.model.memory import memory_of, peak_memory_bytes
 from nbllm.shards import GlobalBatch, Loader, Shards
-from nbllm.store import read_json, write_json
-from nbllm.train import attention, faults, state
 from nbllm.train import checkpoint as disk
+from nbllm.train import faults, state
 from nbllm.train.compiled import uncompiled
 from nbllm.train.config import TrainConfig
 from nbllm.train.evaluation import Evaluation, evaluate, to_device
-from nbllm.train.filled import filled_in
 from nbllm.train.journal import Journal
 from nbllm.train.loss_model import LossModel
 from nbllm.train.optimizer import Optimizers
 from nbllm.train.orders import PAUSE_POLL_S, OrderDesk, Orders
 from nbllm.train.parallel.replicated import Parallel
 from nbllm.train.plan import Plan
+from nbllm.train.samples import sample
 from nbllm.train.schedule import lr_share
 from nbllm.train.silence import SilenceWatch
 
@@ -49,8 +45,6 @@ if TYPE_CHECKING:
 
 _TRAINER = "trainer.json"
 _SKIPPED_AT_MOST = 20
-_SAMPLE_PROMPT_TOKENS = 8
-_SAMPLE_TOKENS = 40
 
 
 @dataclass
@@ -337,31 +331,18 @@ class Trainer:
             self._sample(whole)
 
     def _sample(self, model: PreTrainedModel) -> None:
-        """Shows how the model goes on from the beginning of a held-out document; the same random numbers each time.
-
-        A masked model shows what it fills in.
-        """
-        from nbllm.sample import SamplingParameters, generate
-
-        stream = self.shards.held_out
-        if self.loader.masking is not None:
-            with self.accelerator.autocast():
-                asked, answered = filled_in(
-                    model, self.tokenizer, stream, masking=self.loader.masking, seq_len=self.config.seq_len
-                )
-            self._write("sample", step=self.progress.step, prompt=asked, text=answered)
-            return
-        length = min(_SAMPLE_PROMPT_TOKENS, self.config.seq_len // 2)
-        prompt = [int(token) for token in stream.tokens[: min(length, int(stream.boundaries[1]) - 1)]]
-        parameters = SamplingParameters(max_new_tokens=min(_SAMPLE_TOKENS, self.config.seq_len - length))
         try:
-            with self.accelerator.autocast(), attention.everywhere(model):
-                made = generate(model, self.tokenizer, prompt, parameters, keep=False)
+            with self.accelerator.autocast():
+                prompt, text = sample(
+                    model,
+                    self.tokenizer,
+                    self.shards.held_out,
+                    masking=self.loader.masking,
+                    seq_len=self.config.seq_len,
+                )
         except DataError:  # logits that aren't numbers: the step's own line says so
             return
-        if made.stop_reason == "interrupted":
-            raise KeyboardInterrupt
-        self._write("sample", step=self.progress.step, prompt=self.tokenizer.decode(prompt), text=made.text)
+        self._write("sample", step=self.progress.step, prompt=prompt, text=text)
 
     def save(self) -> None:
         """Writes a checkpoint; a collective call. Whoever is killed in it leaves the one before as the newest."""
@@ -416,20 +397,3 @@ class Trainer:
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         return int(self._process.memory_info().rss)
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """The most that this process has held since its start, on a GPU or else of the machine."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
-
-
-def broadcast_float(value: float, *, world_size: int, device: torch.device) -> float:
-    """Rank 0's number, on every process."""
-    if world_size == 1:
-        return value
-    tensor: Tensor = torch.tensor([value], dtype=torch.float64, device=device)
-    dist.broadcast(tensor, src=0)
-    return float(tensor.item())

@@ -28,10 +28,11 @@ import torch.distributed as dist
 
 from nbllm import adapters
 from nbllm.errors import NbllmError, NotFoundError, RunError, StoreError, UsageError
+from nbllm.files import read_json, write_json
 from nbllm.model import PRESETS, check_packing, dtype_name, parameter_count
 from nbllm.model.memory import memory_of
 from nbllm.shards import Loader, Masking, Shards
-from nbllm.store import Manifest, Store, read_json, write_json
+from nbllm.store import Manifest, Store
 from nbllm.train import attention, fused, locks, machines, objective, parallel, published, setup
 from nbllm.train import checkpoint as disk
 from nbllm.train.compiled import compile_blocks
@@ -41,7 +42,7 @@ from nbllm.train.loss_model import LossModel
 from nbllm.train.optimizer import Optimizers, default_lr
 from nbllm.train.optimizer import choose as choose_optimizer
 from nbllm.train.plan import Plan, fit_steps, make_plan, steps_wanted
-from nbllm.train.trainer import Trainer, broadcast_float
+from nbllm.train.trainer import Trainer
 from nbllm.train.watch import WatchedJournal
 
 if TYPE_CHECKING:
@@ -321,7 +322,7 @@ def _settle_plan(folder: Path, trainer: Trainer, *, kind: str, lr: float) -> Pla
             )
         return begun
     if config.steps is None and config.tokens is None and config.epochs is None:
-        seconds = broadcast_float(_seconds_a_step(trainer), world_size=trainer.world_size, device=trainer.device)
+        seconds = _of_rank_0(_seconds_a_step(trainer), world_size=trainer.world_size, device=trainer.device)
         steps = fit_steps(steps_per_epoch=loader.steps_per_epoch, seconds_a_step=seconds)
         plan = make_plan(config, total_steps=steps, epochs=None, optimizer=kind, lr=lr, world_size=loader.world_size)
     if trainer.rank == 0:
@@ -371,3 +372,12 @@ def _manifest(store: Store, folder: Path) -> Manifest | None:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def _of_rank_0(value: float, *, world_size: int, device: torch.device) -> float:
+    """Rank 0's number, on every process."""
+    if world_size == 1:
+        return value
+    tensor = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.broadcast(tensor, src=0)
+    return float(tensor.item())

@@ -13,8 +13,9 @@ import pytest
 
 import nbllm
 from nbllm.errors import DataError, NbllmError, NotFoundError, StoreError, UsageError
+from nbllm.files import hash_files
 from nbllm.sessions import Session
-from nbllm.store import Store, hash_files
+from nbllm.store import Store
 from nbllm.train import TrainConfig
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nbllm.errors import NotFoundError, UsageError
+from nbllm.files import write_json
 from nbllm.sessions import ModelReference, Session
-from nbllm.store import write_json
 
 
 @pytest.fixture

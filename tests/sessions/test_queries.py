@@ -14,9 +14,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from nbllm.errors import UsageError
+from nbllm.files import write_json
 from nbllm.sessions import Session
 from nbllm.sessions.models import ModelReference
-from nbllm.store import write_json
 
 
 @pytest.fixture

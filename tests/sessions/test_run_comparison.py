@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from nbllm.errors import NotFoundError, UsageError
+from nbllm.files import write_json
 from nbllm.sessions import Session
-from nbllm.store import Manifest, Store, now, write_json
+from nbllm.store import Manifest, Store, now
 from nbllm.train import TrainConfig
 from nbllm.train.phase import RunState, write_state
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from worker_kit import Kit, events, losses, train
 
-from nbllm.store import read_json, write_json
+from nbllm.files import read_json, write_json
 from nbllm.train import launch
 
 STEPS, HALF = 20, 10

@@ -10,10 +10,11 @@ from nbllm import shards as room
 from nbllm import tokenizer as tokenizer_room
 from nbllm.commands import Call, find
 from nbllm.corpus import Corpus, clean
+from nbllm.files import hash_value, write_json
 from nbllm.model import PRESETS, build
 from nbllm.model.presets import Preset
 from nbllm.sessions import Session
-from nbllm.store import Manifest, hash_value, now, versions, write_json
+from nbllm.store import Manifest, now, versions
 from nbllm.train import Run
 from nbllm.train.phase import RunState, write_state
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from stand_in import fake, kill, until
 
-from nbllm.store import write_json
+from nbllm.files import write_json
 from nbllm.train import control, locks
 from nbllm.train.metrics import MetricsReader
 from nbllm.train.phase import begin, read_state

@@ -17,9 +17,10 @@ from worker_kit import Kit, events, kit, losses, train
 
 from nbllm import adapters
 from nbllm.errors import DataError, NotFoundError, RunError, StoreError, UsageError
+from nbllm.files import hash_value, write_json
 from nbllm.model import load
 from nbllm.shards import TokenStream
-from nbllm.store import Manifest, hash_value, now, write_json
+from nbllm.store import Manifest, now
 from nbllm.tokenizer import Tokenizer
 from nbllm.train import checkpoint as disk
 from nbllm.train import control, launch, locks, trainer, worker

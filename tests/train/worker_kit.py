@@ -8,7 +8,8 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 
 from nbllm import shards as shards_room
 from nbllm import tokenizer as tokenizer_room
-from nbllm.store import Store, write_json
+from nbllm.files import write_json
+from nbllm.store import Store
 from nbllm.train import worker
 from nbllm.train.config import TrainConfig
 

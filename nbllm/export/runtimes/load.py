@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from nbllm.errors import UsageError, did_you_mean
 from nbllm.export.extras import need
-from nbllm.store import Store, hash_value
+from nbllm.files import hash_value
+from nbllm.store import Store
 
 if TYPE_CHECKING:
     from nbllm.export.runtimes.vllm import VllmRuntime

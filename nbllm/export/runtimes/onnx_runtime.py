@@ -18,7 +18,7 @@ from torch import Tensor
 from nbllm.errors import NotFoundError, StoreError, UsageError
 from nbllm.export.extras import need
 from nbllm.export.onnx import INPUTS, MODEL
-from nbllm.store import read_json
+from nbllm.files import read_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
