@@ -140,6 +140,8 @@ def forecast(config: TrainConfig, folder: Path) -> tuple[Forecast, Launch]:
         )
     except subprocess.TimeoutExpired as error:
         raise RunError(f"The dry run took more than {_TIMEOUT_S} s") from error
+    except OSError as error:
+        raise RunError(f"The dry run's process can't be started: {error}") from error
     lines = done.stdout.strip().splitlines()
     if done.returncode == 0 and lines:
         return Forecast.from_json(json.loads(lines[-1])), plan

@@ -54,7 +54,7 @@ def test_panels_are_made_in_their_tabs(open_notebook):
         for key in keys:
             page.keyboard.press(key)
         page.wait_for_function(f"() => ({chosen})() === '{expected}'")
-        assert page.evaluate("() => document.activeElement.innerText") == expected
+        page.wait_for_function(f"() => document.activeElement.innerText === '{expected}'")
     assert inside.get_by_role("tabpanel").get_attribute("aria-label") == "clean"
     assert len(notebook.save()["cells"]) == 3
 

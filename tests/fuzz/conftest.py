@@ -70,7 +70,8 @@ def fresh(small_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for module in ("nbllm.train.start", "nbllm.train.run"):  # by module: the package has functions of these names
         monkeypatch.setattr(sys.modules[module], "start_supervisor", lambda *_, **__: None)
-    monkeypatch.setattr("nbllm.bench.compare.subprocess.run", no_process)
+    monkeypatch.setattr("subprocess.run", no_process)
+    monkeypatch.setattr("subprocess.Popen", no_process)
     # deep down, so that `..` in a path stays within this test's own folder
     deep = tmp_path / "a" / "b" / "c"
 

@@ -12,10 +12,15 @@ from nbconvert import HTMLExporter
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 LIMIT_BYTES = 500_000
+QUICK = {"01-quickstart", "03-tokenizers"}
+"""Executed by default; the others take minutes each."""
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else pytest.mark.slow) for path in NOTEBOOKS],
+)
 def test_notebook_runs_and_reads_well(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / path.name
     shutil.copy(path, copy)
