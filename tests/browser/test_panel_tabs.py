@@ -12,7 +12,7 @@ import nbllm
 session = nbllm.session("tabs")
 nbllm.sessions.open_session("tabs")
 texts = ["the tokens of the <b>text</b>, and the bytes of the tokens 12 123 é"] * 3
-session.clean(texts=texts, recipe="none", name="docs")
+session.clean(texts=texts, recipe="none", name="docs-of-tabs")  # a name of its own: the lab's folder is shared
 """
 KINDS = "[type(panel).__name__ for panel in __import__('nbllm.panels.registry', fromlist=['live']).live()]"
 
