@@ -19,6 +19,7 @@ from nbllm.adapters.lora import (
     save,
 )
 from nbllm.adapters.merge import merge
+from nbllm.adapters.narrow import narrow_base
 from nbllm.adapters.scale import set_scale
 from nbllm.adapters.shift import Shift, shifts
 from nbllm.adapters.virtual import METHODS as VIRTUAL
@@ -38,6 +39,7 @@ __all__ = [
     "in_four_bits",
     "load_weights",
     "merge",
+    "narrow_base",
     "prepare_base",
     "save",
     "set_scale",

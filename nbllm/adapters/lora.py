@@ -303,13 +303,11 @@ def save(model: nn.Module, folder: str | Path) -> Path:
 def _put_on(model: PreTrainedModel, config: Any, *, folder: Path | None, digest: str) -> Adapter:
     from peft.mapping import PEFT_TYPE_TO_TUNER_MAPPING
 
-    return _record(
-        model,
-        PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type](model, config, adapter_name=_NAME),
-        config,
-        folder=folder,
-        digest=digest,
-    )
+    from nbllm.adapters.lean import make_lean
+
+    tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type](model, config, adapter_name=_NAME)
+    make_lean(model)
+    return _record(model, tuner, config, folder=folder, digest=digest)
 
 
 def _record(model: nn.Module, tuner: Any, config: Any, *, folder: Path | None = None, digest: str = "") -> Adapter:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 _COLLECTIVE_TIMEOUT = datetime.timedelta(hours=1)  # others wait while one process writes a checkpoint
 _TRACKER_EXTRAS = {"tensorboard": "track", "wandb": "wandb"}
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""What products are taken in under each precision."""
 
 
 def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
@@ -234,6 +235,6 @@ def check_precision(inner: LossModel, evaluated: nn.Module, accelerator: Acceler
     finally:
         handle.remove()
         bare.train(training)
-    expected = _DTYPES[active_precision(accelerator)]
+    expected = DTYPES[active_precision(accelerator)]
     if seen != [expected]:
         raise RunError(f"The blocks compute in {seen}, where {expected} was asked for")

@@ -126,6 +126,8 @@ def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
     if config.checkpointing:
         bare.gradient_checkpointing_enable({"use_reentrant": False})
     bare.to(accelerator.device)
+    if config.adapter is not None and config.parallel == "ddp" and not config.compile and precision != "fp32":
+        adapters.narrow_base(bare, setup.DTYPES[precision])
     with accelerator.autocast() if attention.flattens(bare) else contextlib.nullcontext():
         check_packing(bare, vocab_size=shards.train.meta["vocab_size"])
     kind, lr = _optimizer(config, bare, begun=_begun_optimizer(folder))

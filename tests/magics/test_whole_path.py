@@ -192,11 +192,17 @@ def test_finetune_switch_merge_export(trained: InteractiveShell, folder: Path) -
     assert run(trained, '%llm_generate "Question:" --greedy --max-new-tokens 6').tokens == base.tokens
     run(trained, "%llm_adapter use polite")
     assert run(trained, f"%llm_generate {prompt}").tokens == with_adapter.tokens
+    other = f"%llm_finetune --base first --data $examples --steps 1 --r 4 --name polite {TRAIN}"
+    with pytest.raises(NbllmError, match="--overwrite"):  # the cell again with another configuration
+        run(trained, other)
     run(trained, "%llm_export --to hf exported")
     run(trained, "%llm_adapter merge polite --to merged")
     assert session.adapter is None
     assert run(trained, f"%llm_generate {prompt}").tokens == with_adapter.tokens
     assert run(trained, f"%llm_generate {prompt} --model {folder / 'exported'}").tokens == with_adapter.tokens
+    run(trained, f"{other} --overwrite")
+    assert session.store.get("adapter", "polite").parameters["adapter"]["r"] == 4
+    assert run(trained, f"%llm_generate {prompt}").tokens != with_adapter.tokens
 
 
 def test_another_kernel_finds_everything_again(trained: InteractiveShell, folder: Path) -> None:

@@ -10,9 +10,10 @@ from test_worker_runs import Crash, crash_after
 from worker_kit import Kit, events, kit, losses, train
 
 from nbllm import shards as shards_room
-from nbllm.adapters import attach
+from nbllm.adapters import attach, merge
 from nbllm.chat import find_records, make_examples
 from nbllm.errors import RunError
+from nbllm.export import export
 from nbllm.model import load
 from nbllm.sample import SamplingParameters, chat_prompt, generate
 from nbllm.store import Parent
@@ -24,9 +25,8 @@ from nbllm.train.silence import SilenceWatch
 __all__ = ["kit"]  # the fixture
 
 
-METHODS = ["lora", "dora", "ia3", "adapter", "prompt", "prefix"]
-if importlib.util.find_spec("bitsandbytes") is not None:
-    METHODS.append("qlora")
+QLORA = ("qlora",) if importlib.util.find_spec("bitsandbytes") else ()
+METHODS = ["lora", "dora", "ia3", "adapter", "prompt", "prefix", *QLORA]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -48,7 +48,8 @@ def test_a_method_trains_and_resumes_exactly(kit: Kit, monkeypatch, method):
 
 
 @pytest.mark.parametrize(
-    "methods", [("lora", "prefix"), pytest.param(("dora", "ia3", "adapter", "prompt"), marks=pytest.mark.slow)]
+    "methods",
+    [("lora", "prefix"), pytest.param(("dora", "ia3", "adapter", "prompt", *QLORA), marks=pytest.mark.slow)],
 )
 def test_two_processes_train_the_adapter_that_one_does(kit: Kit, methods):
     base = kit.train(f"base-{methods[0]}", steps=1, seq_len=64)
@@ -62,6 +63,41 @@ def test_two_processes_train_the_adapter_that_one_does(kit: Kit, methods):
     for one, two in pairs:
         assert events(two, "start")[0]["world_size"] == 2
         assert losses(two) == pytest.approx(losses(one), rel=1e-4), one.name
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_the_frozen_base_lies_in_the_precision_of_the_run_and_no_loss_changes_for_it(kit: Kit, monkeypatch, precision):
+    setting = {"shards": kit.examples.name, "adapter": {"dropout": 0.1}, "precision": precision, "lr": 0.01}
+    kept = []
+    real = LossModel.__init__
+
+    def looking(self, model, **rest):
+        kept.append(model.model.layers[0].mlp.up_proj.base_layer.weight.dtype)
+        real(self, model, **rest)
+
+    monkeypatch.setattr(LossModel, "__init__", looking)
+    narrow = kit.train(f"narrow-{precision}", **setting)
+    assert kept == [{"bf16": torch.bfloat16, "fp32": torch.float32}[precision]]
+    assert events(narrow, "start")[0]["weights"] == "fp32"  # of what is trained
+    if precision == "bf16":
+        monkeypatch.setattr("nbllm.adapters.narrow_base", lambda *_: 0)
+        assert losses(kit.train("wide", **setting)) == losses(narrow)
+
+
+def test_a_gguf_file_is_a_base_like_another(kit: Kit, tmp_path):
+    base = disk.newest(kit.train("for-gguf", steps=1, seq_len=64)).path
+    file = export(base, tmp_path / "out", to="gguf", gguf_type="f32").file
+    setting = {"shards": kit.examples.name, "steps": 4, "lr": 0.01, "adapter": {"dropout": 0.0}}
+    from_file = kit.train("on-gguf", model=str(file), **setting)
+    from_folder = kit.train("on-folder", model=str(base), **setting)
+    assert losses(from_file) == pytest.approx(losses(from_folder), rel=1e-4)
+    adapter = disk.newest(from_file).path
+    model = load(file)
+    attach(model, adapter)
+    ids = torch.arange(12)[None] * 5 % 97
+    merged = load(merge(None, adapter, tmp_path / "merged"))  # the adapter names the file
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
 
 
 def test_a_run_whose_adapter_gets_no_gradient_stops_and_says_so(kit: Kit, monkeypatch):
