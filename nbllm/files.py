@@ -50,26 +50,37 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path, *, only_full: bool = False) -> Iterator[None]:
+def writing(
+    path: Path, *, only_full: bool = False, then: str = "with %llm_session gc, then run the cell again"
+) -> Iterator[None]:
     """Says in one line what keeps a folder from being written to; raises StoreError for a full or read-only disk.
 
     Args:
         path: the folder.
         only_full: what happens inside also reads elsewhere, so that only a full disk is this folder's.
+        then: how to make room, and what to type after it.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno in _FULL:
+    except Exception as error:
+        number = _number(error)
+        if number in _FULL:
             raise StoreError(
-                f"The disk of {path} is full; what was there is as it was",
-                next="Make room, for example with %llm_session gc, then run the cell again",
+                f"The disk of {path} is full; what was there is as it was", next=f"Make room, for example {then}"
             ) from error
-        if error.errno in _CLOSED and not only_full:
+        if number in _CLOSED and isinstance(error, OSError) and not only_full:
             raise StoreError(
                 f"{path} can't be written to ({error.strerror})", next="Set NBLLM_HOME to a folder of your own"
             ) from error
         raise
+
+
+def _number(error: Exception) -> int | None:
+    """The system's number of an error; safetensors and tokenizers only tell it in their text."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
 
 
 def replace_folder(draft: Path, target: Path) -> None:

@@ -27,7 +27,7 @@ def _run(call: Call) -> Any:
         stages=stages,
         functions=functions,
         progress=CalmProgress(call.say),
-        **arguments.only("name", "recipe", "text_column", "split", "workers", "overwrite"),
+        **arguments.only("name", "recipe", "text_column", "split", "max_expansion", "workers", "overwrite"),
         **arguments.only("mix", "tokens", "bytes_per_token"),
         **({"keep": _ids(arguments.keep)} if arguments.keep else {}),
     )
@@ -63,6 +63,11 @@ COMMAND = Command(
         Option(name="--recipe", help="a named list of stages", default="default", completes="recipe"),
         Option(name="--text-column", help="the column that holds the text, in .jsonl, .csv and .parquet"),
         Option(name="--split", help="how a text file becomes documents: file, line, blank or a marker", default="file"),
+        Option(
+            name="--max-expansion",
+            help="how many times its size a compressed file may unpack to; 100 by default",
+            kind="integer",
+        ),
         Option(name="--mix", help="shares of the sources, NAME=WEIGHT,…, or $weights (a dict)", kind="any"),
         Option(name="--tokens", help="tokens the mix takes, such as 1B; by default all without a copy", kind="any"),
         Option(name="--bytes-per-token", help="how tokens are estimated for the mix: 4 by default", kind="number"),

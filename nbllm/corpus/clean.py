@@ -15,7 +15,7 @@ from nbllm.corpus.documents import batches
 from nbllm.corpus.engine import Progress, file_stem, run
 from nbllm.corpus.mix_report import MixShare
 from nbllm.corpus.notes import Notes
-from nbllm.corpus.readers import ReadOptions
+from nbllm.corpus.readers import MAX_EXPANSION, ReadOptions
 from nbllm.corpus.recipe import recipe_lines
 from nbllm.corpus.report import CorpusReport
 from nbllm.corpus.sources import Files, Source, default_name, find_sources
@@ -41,6 +41,7 @@ def clean(
     name: str | None = None,
     text_column: str | None = None,
     split: str = "file",
+    max_expansion: int = MAX_EXPANSION,
     mix: str | Mapping[str, float] | None = None,
     tokens: int | str | None = None,
     bytes_per_token: float | None = None,
@@ -63,6 +64,7 @@ def clean(
         name: the corpus's name; by default from the first source.
         text_column: the column or field that holds the text.
         split: how a text file becomes documents: `file`, `line`, `blank` (lines), or a marker between documents.
+        max_expansion: how many times its size a compressed file may unpack to; one that is over it is left out.
         mix: weights by source, `"web=0.67,code=0.045"` or a dict: a last stage `mix` takes so much of each.
         tokens: how many the mix takes, such as `"1B"`; by default as many as there are without a copy.
         bytes_per_token: how tokens are estimated before there is a tokenizer; 4 by default.
@@ -87,13 +89,15 @@ def clean(
         raise UsageError("workers is 1 or more", received=workers)
     if not split:
         raise UsageError("split is file, line, blank or a marker", received=split)
+    if max_expansion < 1:
+        raise UsageError("max_expansion is 1 or more", received=max_expansion)
     if isinstance(sources, str):
         sources = (sources,)
     if mix is None and (tokens is not None or bytes_per_token is not None):
         raise UsageError("tokens belongs to a mix", next="Add --mix NAME=WEIGHT,…")
     last = [] if mix is None else [mix_line(mix, tokens, bytes_per_token)]
     chosen = parse_stages([*(recipe_lines(recipe) if stages is None else stages), *last], functions)
-    options = ReadOptions(split=split, text_column=text_column)
+    options = ReadOptions(split=split, text_column=text_column, max_expansion=max_expansion)
     found = find_sources(sources, texts, options)
     for stage in chosen:
         if isinstance(stage, Mix):
@@ -106,6 +110,8 @@ def clean(
         "split": split,
         "text_column": text_column,
     }
+    if max_expansion != MAX_EXPANSION:
+        parameters["max_expansion"] = max_expansion
     if keep:
         parameters["keep"] = sorted(set(keep))
     same = store.reusable("corpus", parameters, ())

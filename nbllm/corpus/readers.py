@@ -2,7 +2,8 @@
 
 A byte-order mark goes at the start of a file only. A row that can't be read is counted, named and kept aside in the
 notes; a file that can't is an error here, and the source goes on with its next one. Lines end at \\n, \\r\\n and \\r
-only. Text files are read in pieces unless a file is one document. Knows nothing of stages.
+only. Text files are read in pieces unless a file is one document. A compressed file that unpacks to far more than text
+does is left. Knows nothing of stages.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ _HTML = (".html", ".htm")
 READABLE = (*_TEXT, ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", *_HTML)
 _LARGE_BYTES = 1_000_000
 _PIECE_CHARACTERS = 1 << 20
+_ALWAYS_BYTES = 64 << 20
+"""What a compressed file may always unpack to, however small it is."""
+MAX_EXPANSION = 100
+"""Text shrinks to a fourth, a log of nearly the same lines to a thirtieth; a bomb to a thousandth and less."""
 
 Row = tuple[str, str]
 """What follows the file's name in a document's id (empty for a file that is one document), and the text."""
@@ -47,6 +52,8 @@ class ReadOptions:
     """`file`, `line`, `blank`, or a marker that stands between documents of a text file."""
     text_column: str | None = None
     """The column or field that holds the text; found by itself where there is only one candidate."""
+    max_expansion: int = MAX_EXPANSION
+    """How many times its size a compressed file may unpack to."""
 
 
 def suffix(path: Path) -> str:
@@ -77,7 +84,7 @@ def read_file(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
         elif kind in (".csv", ".tsv"):
             yield from _read_csv(path, "," if kind == ".csv" else "\t", options, notes)
         elif kind in _HTML:
-            yield from _read_html(path)
+            yield from _read_html(path, options)
         else:
             yield from _read_arrow(path, kind, options, notes)
     except UnicodeDecodeError as error:
@@ -117,23 +124,52 @@ def find_column(names: Sequence[str], wanted: str | None, strings: Sequence[str]
     )
 
 
+class _Bounded(io.RawIOBase):
+    """Bytes that are unpacked on the way, up to a limit."""
+
+    def __init__(self, packed: Any, path: Path, max_expansion: int) -> None:
+        self._packed, self._path, self._expansion = packed, path, max_expansion
+        self._left = max(_ALWAYS_BYTES, max_expansion * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._packed.read(min(len(buffer), self._left + 1))
+        self._left -= len(piece)
+        if self._left < 0:
+            raise DataError(
+                f"{self._path} unpacks to more than {self._expansion} times its size",
+                next=f"If it is sound, type --max-expansion {self._expansion * 100}",
+            )
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path, options: ReadOptions) -> Iterator[IO[bytes]]:
     """The file's bytes, decompressed."""
     end = path.suffix.lower()
-    if end == ".zst":
-        import zstandard
-
-        with path.open("rb") as raw:
-            try:
-                packed: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-                yield io.BufferedReader(packed)
-            except zstandard.ZstdError as error:
-                raise _damaged(path, error) from error
+    if end not in COMPRESSED:
+        with path.open("rb") as file:
+            yield file
         return
-    opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(end, open)
-    with opener(path, "rb") as file:
-        yield file
+    with contextlib.ExitStack() as stack:
+        unpacked: Any
+        try:
+            if end == ".zst":
+                import zstandard
+
+                damage: type[Exception] = zstandard.ZstdError
+                raw = stack.enter_context(path.open("rb"))
+                unpacked = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+            else:
+                damage = zlib.error
+                opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[end]
+                unpacked = stack.enter_context(opener(path, "rb"))
+            yield io.BufferedReader(_Bounded(unpacked, path, options.max_expansion), 1 << 17)
+        except damage as error:
+            raise _damaged(path, error) from error
 
 
 def _damaged(path: Path, error: Exception) -> DataError:
@@ -141,9 +177,9 @@ def _damaged(path: Path, error: Exception) -> DataError:
 
 
 @contextlib.contextmanager
-def _opened_text(path: Path) -> Iterator[io.TextIOWrapper]:
+def _opened_text(path: Path, options: ReadOptions) -> Iterator[io.TextIOWrapper]:
     """The file's characters: UTF-8 (or UTF-16 where a mark says so), line ends as they are, no mark at the start."""
-    with _opened(path) as raw:
+    with _opened(path, options) as raw:
         buffered = io.BufferedReader(raw, 1 << 16)  # type: ignore[type-var]
         head = buffered.peek(2)[:2]
         utf16 = head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -152,7 +188,7 @@ def _opened_text(path: Path) -> Iterator[io.TextIOWrapper]:
 
 
 def _read_text(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
-    with _opened_text(path) as file:
+    with _opened_text(path, options) as file:
         if options.split == "file":
             text = file.read()
             if len(text) > _LARGE_BYTES:
@@ -168,11 +204,11 @@ def _read_text(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
             yield str(number), text
 
 
-def _read_html(path: Path) -> Iterator[Row]:
+def _read_html(path: Path, options: ReadOptions) -> Iterator[Row]:
     """The main text of a page; without one the document is empty, and counted as that."""
     from nbllm.corpus.html_text import html_text
 
-    with _opened_text(path) as file:
+    with _opened_text(path, options) as file:
         yield "", html_text(file.read())
 
 
@@ -210,7 +246,7 @@ def _by_marker(file: io.TextIOWrapper, marker: str) -> Iterator[str]:
 def _read_json_lines(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
     column: str | None = None
     seen, before = 0, notes.bad_rows.get(path.name, 0)
-    with _opened(path) as file:
+    with _opened(path, options) as file:
         for number, raw in enumerate(file, 1):
             line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
             if not line.strip():
@@ -247,7 +283,7 @@ def _text_of(value: Any, column: str | None) -> str | None:
 
 
 def _read_json(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
-    with _opened_text(path) as file:
+    with _opened_text(path, options) as file:
         try:
             value = json.load(file)
         except UnicodeDecodeError:
@@ -273,7 +309,7 @@ def values_of(rows: Iterator[Any] | Sequence[Any], options: ReadOptions, notes: 
 
 
 def _read_csv(path: Path, delimiter: str, options: ReadOptions, notes: Notes) -> Iterator[Row]:
-    with _opened_text(path) as file, _any_field_size():
+    with _opened_text(path, options) as file, _any_field_size():
         rows = csv.reader(file, delimiter=delimiter, strict=True)
         try:
             header = next(rows, None)
@@ -325,7 +361,7 @@ def _any_field_size() -> Iterator[None]:
 
 
 def _read_arrow(path: Path, kind: str, options: ReadOptions, notes: Notes) -> Iterator[Row]:
-    with _opened(path) as file:
+    with _opened(path, options) as file:
         source: Any = io.BytesIO(file.read()) if path.suffix.lower() in COMPRESSED else file
         try:
             schema, found = _arrow_batches(source, kind)

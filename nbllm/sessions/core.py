@@ -46,8 +46,8 @@ class Session(Tuning):
 
         Args:
             sources: files, folders, globs, `builtin:pydocs`, DataFrames, Arrow tables or datasets.
-            options: `texts`, `recipe`, `stages`, `name`, `text_column`, `split`, `mix`, `tokens`, `bytes_per_token`,
-                `functions`, `workers`, `keep`, `overwrite` and `progress`.
+            options: `texts`, `recipe`, `stages`, `name`, `text_column`, `split`, `max_expansion`, `mix`, `tokens`,
+                `bytes_per_token`, `functions`, `workers`, `keep`, `overwrite` and `progress`.
         """
         from nbllm.corpus import clean
 

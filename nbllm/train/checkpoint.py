@@ -92,11 +92,16 @@ def open_draft(run_folder: Path, step: int) -> Path:
     """
     folder = run_folder / CHECKPOINTS
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(".*"):
-        shutil.rmtree(left, ignore_errors=True)
+    drop_drafts(run_folder)
     draft = draft_path(run_folder, step)
     (draft / STATE).mkdir(parents=True)
     return draft
+
+
+def drop_drafts(run_folder: Path) -> None:
+    """Removes what was begun and never became a checkpoint; called by one process."""
+    for left in (run_folder / CHECKPOINTS).glob(".*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def draft_path(run_folder: Path, step: int) -> Path:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from nbllm import adapters
-from nbllm.errors import DataError, NotFoundError, RunError, UsageError
+from nbllm.errors import DataError, NotFoundError, RunError, StoreError, UsageError
 from nbllm.model import (
     PRESETS,
     build,
@@ -99,10 +99,25 @@ def active_precision(accelerator: Accelerator) -> str:
     return "fp32" if accelerator.mixed_precision == "no" else str(accelerator.mixed_precision)
 
 
-def load_shards(config: TrainConfig) -> tuple[Store, Shards]:
-    """The store and the shards that the config names; raises NotFoundError."""
+def load_shards(config: TrainConfig, *, verify: bool = False) -> tuple[Store, Shards]:
+    """The store and the shards that the config names; raises NotFoundError.
+
+    Args:
+        config: the run's.
+        verify: read all of them, and raise StoreError where they aren't what was written; a run that begins has just
+            made them or had them compared.
+    """
     store = Store(config.store_root)
-    return store, Shards.load(store, config.shards)
+    shards = Shards.load(store, config.shards)
+    if verify and shards.manifest is not None:
+        try:
+            store.verify(shards.manifest)
+        except StoreError as error:
+            raise StoreError(
+                error.what,
+                next="The line that began the run makes them again with --dry-run; then resume it",
+            ) from error
+    return store, shards
 
 
 def load_tokenizer(config: TrainConfig, store: Store, shards: Shards) -> Tokenizer:

@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from nbllm import adapters
 from nbllm.errors import NbllmError, NotFoundError, RunError, StoreError, UsageError
-from nbllm.files import read_json, write_json
+from nbllm.files import read_json, write_json, writing
 from nbllm.model import PRESETS, check_packing, dtype_name, parameter_count
 from nbllm.model.memory import memory_of
 from nbllm.shards import Loader, Masking, Shards
@@ -97,14 +97,20 @@ def train(folder: Path, *, resume: bool = False) -> str:
     lock = locks.take(folder / locks.worker_lock(rank), wait_s=_LOCK_WAIT_S)
     if lock is None:
         raise RunError(f"Another process already is worker {rank} of {folder.name}", next="Stop that run first")
+    then = f"by removing runs with %llm_session rm NAME, then type %llm_train --resume {folder.name}"
     try:
-        return _train(folder, config, resume=resume)
+        with writing(folder, only_full=True, then=then):
+            return _train(folder, config, resume=resume)
+    except StoreError:
+        if rank == 0:
+            disk.drop_drafts(folder)  # what was begun would keep its room
+        raise
     finally:
         lock.release()
 
 
 def _train(folder: Path, config: TrainConfig, *, resume: bool) -> str:
-    store, shards = setup.load_shards(config)
+    store, shards = setup.load_shards(config, verify=resume and int(os.environ.get("LOCAL_RANK", "0")) == 0)
     manifest = _manifest(store, folder)
     if config.adapter is not None:
         published.check_name(store, config, manifest, folder)

@@ -186,3 +186,24 @@ def test_nothing_to_read_is_one_line(tmp_path: Path) -> None:
             read(tmp_path, str(tmp_path / name))
         assert "\n" not in str(caught.value)
     assert not list((tmp_path / ".nbllm").glob("corpora/*"))
+
+
+@pytest.mark.parametrize(
+    ("end", "pack"),
+    [(".gz", gzip.compress), (".zst", zstandard.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
+)
+def test_a_bomb_is_left_out_and_named(
+    tmp_path: Path, end: str, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nbllm.corpus.readers._ALWAYS_BYTES", 50_000)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a sound document")
+    (folder / f"bomb.txt{end}").write_bytes(pack(b"0" * 20_000_000))
+    corpus = read(tmp_path, str(folder), name="one")
+    assert list(corpus.texts()) == ["a sound document"]
+    assert "unpacks to more than 100 times its size" in " ".join(corpus.report.notes)
+    with pytest.raises(DataError, match="bomb.*more than 100 times its size.*type --max-expansion 10000"):
+        read(tmp_path, str(folder / f"bomb.txt{end}"), name="two")
+    whole = texts(tmp_path, str(folder / f"bomb.txt{end}"), name="three", max_expansion=10_000_000)
+    assert [len(text) for text in whole] == [20_000_000]

@@ -177,6 +177,49 @@ worker.main([{str(folder)!r}])
     assert not list((folder / "checkpoints").glob(".*"))
 
 
+def test_a_full_disk_in_a_checkpoint_is_one_line_and_keeps_the_one_before(kit: Kit):
+    folder = kit.run_folder("full", steps=6, save_every=2)
+    code = f"""
+import resource, signal
+from nbllm.train import state, worker
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+original, calls = state.save_optimizers, []
+def fill(*given):
+    calls.append(given)
+    if len(calls) == 2:  # from here on the kernel refuses to write more, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    original(*given)
+state.save_optimizers = fill
+raise SystemExit(worker.main([{str(folder)!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"StoreError: The disk of {folder} is full; what was there is as it")
+    assert done.stderr.rstrip().endswith("then type %llm_train --resume full.")
+    assert "Traceback" not in done.stderr
+    assert [checkpoint.step for checkpoint in disk.list_checkpoints(folder)] == [2]
+    assert not list((folder / "checkpoints").glob(".*"))
+    assert train(folder, resume=True) == "done"
+    assert [checkpoint.step for checkpoint in disk.list_checkpoints(folder)] == [2, 4, 6]
+
+
+def test_shards_that_were_damaged_since_are_named_by_a_resume(kit: Kit, monkeypatch):
+    folder = kit.run_folder("shards", steps=6, save_every=2)
+    with monkeypatch.context() as patch:
+        crash_after(patch, 3)
+        with pytest.raises(Crash):
+            train(folder)
+    tokens = kit.plain.folder / "train/tokens.bin"
+    whole = tokens.read_bytes()
+    tokens.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    try:
+        with pytest.raises(StoreError, match=r"shards .* isn't what was written.*makes them again with --dry-run"):
+            train(folder, resume=True)
+    finally:
+        tokens.write_bytes(whole)
+    assert train(folder, resume=True) == "done"
+
+
 def test_a_damaged_newest_checkpoint_is_passed_over(kit: Kit):
     folder = kit.train("damaged", steps=4, save_every=2)
     before = losses(folder)
