@@ -38,7 +38,7 @@ def show_comparison(comparison: Any) -> None:
 class ComparePanel(anywidget.AnyWidget):
     """The widget. It answers `snapshot` with each run's curves as float64: n steps, then n values."""
 
-    _esm = source.module("compare", "chart")
+    _esm = source.module("compare", "series", "chart")
     _css = source.style()
 
     def __init__(self, comparison: Any) -> None:

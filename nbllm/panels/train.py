@@ -76,7 +76,7 @@ class TrainPanel(anywidget.AnyWidget):
     `alive`, and `do` with a command.
     """
 
-    _esm = source.module("train", "chart")
+    _esm = source.module("train", "series", "chart")
     _css = source.style()
 
     def __init__(self, run: Any, *, reference_bits_per_byte: float | None = None) -> None:

@@ -13,14 +13,15 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nbllm.errors import DataError, StoreError, UsageError
 from nbllm.files import hash_value
+from nbllm.shards.encoder import Encoder, Ids
 from nbllm.shards.stream import TokenStream
-from nbllm.shards.words import WordEncoder
 from nbllm.store import Manifest, Parent, Store
 
 if TYPE_CHECKING:
@@ -124,8 +125,9 @@ def build(
             shards.reused = True
             return shards
     with store.create("shards", name, parameters=parameters, parents=parents, call=call, overwrite=True) as draft:
+        encoder = Encoder(tokenizer)
         for part, documents in (("train", train), ("held_out", held_out)):
-            meta = _write(Path(draft.folder) / PARTS[part], tokenizer, documents, part, progress)
+            meta = _write(Path(draft.folder) / PARTS[part], tokenizer, encoder, documents, part, progress)
             draft.summary |= {f"{part}_{key}": meta[key] for key in ("tokens", "documents", "text_bytes")}
         if not draft.summary["train_tokens"]:
             raise DataError("There is no text to train on", next="Add text to the corpus with %%llm_clean SOURCE")
@@ -135,6 +137,7 @@ def build(
 def _write(
     folder: Path,
     tokenizer: Tokenizer,
+    encoder: Encoder,
     documents: Iterable[Document],
     part: str,
     progress: Callable[[str, int, int], None] | None,
@@ -145,18 +148,17 @@ def _write(
     boundaries = array("q", [0])
     text_bytes = 0
     any_partial = False
-    encoder = WordEncoder(tokenizer)
     with (folder / "tokens.bin").open("wb") as tokens_file, (folder / "mask.bin").open("wb") as mask_file:
         for chunk in _chunks(documents):
             examples = _encode(tokenizer, encoder, chunk)
-            for example in examples:
-                text_bytes += example.text_bytes
-                boundaries.append(boundaries[-1] + len(example.ids))
-                mask = np.asarray(example.targets, dtype=np.uint8)
-                mask[:1] = 0  # nothing stands before it, so it can't be predicted
-                any_partial = any_partial or not mask[1:].all()
-                np.asarray(example.ids, dtype=dtype).tofile(tokens_file)
-                mask.tofile(mask_file)
+            text_bytes += sum(example.text_bytes for example in examples)
+            lengths = np.array([len(example.ids) for example in examples], dtype=np.int64)
+            ends = np.cumsum(lengths)
+            np.concatenate([example.ids for example in examples], dtype=dtype, casting="unsafe").tofile(tokens_file)
+            mask, partial = _mask(examples, ends - lengths, int(ends[-1]))
+            mask.tofile(mask_file)
+            any_partial = any_partial or partial
+            boundaries.frombytes((boundaries[-1] + ends).tobytes())
             if progress is not None:
                 progress(part, len(boundaries) - 1, text_bytes)
     if not any_partial:
@@ -193,8 +195,33 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def _encode(tokenizer: Tokenizer, encoder: WordEncoder, chunk: Sequence[Document]) -> list[Example]:
-    """The documents of a chunk as examples; all their texts are encoded in one call."""
+class _Encoded(NamedTuple):
+    """A document as it is written."""
+
+    ids: Ids
+    targets: int | Sequence[bool]
+    """For each id whether it is a target, or from which on all are."""
+    text_bytes: int
+
+
+def _mask(examples: Sequence[_Encoded], starts: NDArray[np.int64], count: int) -> tuple[NDArray[np.uint8], bool]:
+    """1 where one of `count` tokens is a target; and whether others than the documents' first ones aren't."""
+    mask = np.ones(count, dtype=np.uint8)
+    partial = False
+    for example, start in zip(examples, starts.tolist(), strict=True):
+        if isinstance(example.targets, int):
+            mask[start : start + example.targets] = 0
+            partial = partial or example.targets > 1
+        else:
+            mask[start : start + len(example.ids)] = example.targets
+            partial = partial or not all(example.targets[1:])
+        if len(example.ids):
+            mask[start] = 0  # nothing stands before it, so it can't be predicted
+    return mask, partial
+
+
+def _encode(tokenizer: Tokenizer, encoder: Encoder, chunk: Sequence[Document]) -> list[_Encoded]:
+    """The documents of a chunk; all their texts are encoded in one call."""
     texts: list[str] = []
     for document in chunk:
         if isinstance(document, str):
@@ -204,27 +231,28 @@ def _encode(tokenizer: Tokenizer, encoder: WordEncoder, chunk: Sequence[Document
         elif not isinstance(document, Example):
             raise UsageError("A document is a text, a (prompt, answer) pair or an Example", received=document)
     encoded = iter(encoder.encode_batch(texts))
-    prefix = list(tokenizer.document_prefix)
     assert tokenizer.eos_id is not None
-    examples: list[Example] = []
+    prefix, nothing, end = map(_as_ids, (tokenizer.document_prefix, (), (tokenizer.eos_id,)))
+    examples: list[_Encoded] = []
     for document in chunk:
         if isinstance(document, Example):
-            examples.append(document)
+            examples.append(_Encoded(_as_ids(document.ids), document.targets, document.text_bytes))
             continue
         if isinstance(document, str):
-            prompt, answer = [], next(encoded)
-            answer_bytes = len(document.encode())
+            prompt, answer = nothing, next(encoded)
+            answer_bytes = len(document) if document.isascii() else len(document.encode())
         else:
             prompt_piece, answer_piece = document
-            prompt = next(encoded) if isinstance(prompt_piece, str) else list(prompt_piece or ())
-            answer = next(encoded) if isinstance(answer_piece, str) else list(answer_piece)
-            text = answer_piece if isinstance(answer_piece, str) else tokenizer.decode(answer)
+            prompt = next(encoded) if isinstance(prompt_piece, str) else _as_ids(prompt_piece or ())
+            answer = next(encoded) if isinstance(answer_piece, str) else _as_ids(answer_piece)
+            text = answer_piece if isinstance(answer_piece, str) else tokenizer.decode(answer.tolist())
             answer_bytes = len(text.encode())
-        ids = [*prefix, *prompt, *answer, tokenizer.eos_id]
         given = len(prefix) + len(prompt)
-        targets = np.ones(len(ids), dtype=bool)
-        targets[:given] = False
-        if not given and answer:  # its first token is predicted from nothing, so its bytes don't count either
-            answer_bytes -= len(tokenizer.token_bytes(answer[0]))
-        examples.append(Example(ids=ids, targets=targets, text_bytes=answer_bytes))  # type: ignore[arg-type]
+        if not given and len(answer):  # its first token is predicted from nothing, so its bytes don't count either
+            answer_bytes -= len(tokenizer.token_bytes(int(answer[0])))
+        examples.append(_Encoded(np.concatenate([prefix, prompt, answer, end]), given, answer_bytes))
     return examples
+
+
+def _as_ids(ids: Sequence[int]) -> Ids:
+    return np.asarray(ids, dtype=np.uint32)
