@@ -1,4 +1,4 @@
-"""Rules about the loss: spike, divergence, plateau, overfitting, too good to be true, worse than guessing.
+"""Rules about the loss: thrown off at once, spike, divergence, plateau, overfitting, too good, worse than guessing.
 
 Each says nothing before it has seen enough steps. The bounds are several times what healthy small runs show.
 """
@@ -34,6 +34,35 @@ _GAP = 0.5
 """Nats by which a training loss lies below the held-out one where it is too good."""
 _GAP_SHARE = 0.25
 _GUESS = 1.15
+_START = 20
+"""Steps in which a rate that is far too high shows at once."""
+_START_SHARE = 0.15
+"""Of the first loss: what it has to rise by there."""
+
+
+def thrown_off(curves: Curves) -> list[Finding]:
+    """The first steps make a fresh model worse than it was: it comes back, and most of the run is lost."""
+    loss, steps = curves.of("loss"), curves.steps
+    if len(loss) < 2 * _START or steps[0] != 1 or not np.isfinite(loss[: 2 * _START]).all():
+        return []
+    threes = np.median(sliding_window_view(loss[:_START], 3), axis=1)
+    place = int(np.argmax(threes)) + 1
+    rise = float(threes.max() - loss[0])
+    if rise < max(_START_SHARE * loss[0], _SIGMAS * noise(loss[_START:])):
+        return []
+    total, warm = int(curves.start.get("total_steps") or 0), curves.warm or 0
+    return [
+        Finding(
+            name="the first steps throw the model off",
+            severity="serious",
+            evidence=f"the loss began at {loss[0]:.3f} and was {threes.max():.3f} around step {steps[place]:,}, at a "
+            f"learning rate of {curves.of('lr')[place]:.2g} after {warm:,} steps of warm-up; at step {steps[-1]:,} it "
+            f"is {loss[-1]:.3f}",
+            remedy="Take a tenth of the learning rate, and warm up",
+            command=curves.line.again(lr=curves.peak_lr / 10, warmup=max(10, warm, total // 20)),
+            step=int(steps[place]),
+        )
+    ]
 
 
 def spikes(curves: Curves) -> list[Finding]:

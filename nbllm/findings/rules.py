@@ -10,6 +10,7 @@ from nbllm.findings.finding import Finding
 
 RULES: tuple[tuple[str, Callable[[Curves], list[Finding]]], ...] = (
     ("finite numbers", steering.not_finite),
+    ("first steps", loss.thrown_off),
     ("spikes", loss.spikes),
     ("divergence", loss.divergence),
     ("plateau", loss.plateau),

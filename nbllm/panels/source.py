@@ -1,7 +1,7 @@
 """The browser's half of a panel: the kit's modules with the panel's own after them, and the style sheet they share.
 
-Plain ES modules, read from this folder; no build step and no network. `kit.js`, `series.js` and `chart.js` export nothing:
-they are put in front of the panel's module, so that a widget ships as one piece of text.
+Plain ES modules, read from this folder; no build step and no network. `kit.js`, `series.js` and `chart.js` export
+nothing: they are put in front of the panel's module, so that a widget ships as one piece of text.
 """
 
 from __future__ import annotations

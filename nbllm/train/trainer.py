@@ -241,8 +241,6 @@ class Trainer:
             event["skipped"] = True
         if self.accelerator.scaler is not None:
             event["scale"] = self.accelerator.scaler.get_scale()
-        if self.accelerator.scaler is not None:
-            event["scale"] = self.accelerator.scaler.get_scale()
             event["skipped_steps"] = progress.skipped_in_all
         event |= experts
         self._write("step", step=progress.step, **event)
@@ -305,7 +303,8 @@ class Trainer:
             self.parallel.evaluated,
             self.shards.held_out,
             seq_len=self.config.seq_len,
-            batch_size=2 * self.config.batch_size,
+            # no gradients, so more rows; but where all logits exist they are most of a step's memory
+            batch_size=self.config.batch_size * (1 if self.inner.fused == "off" else 2),
             max_rows=self.plan.eval_rows,
             rank=self.parallel.data_rank,
             world_size=self.parallel.data_world,

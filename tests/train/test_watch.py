@@ -156,6 +156,28 @@ def test_divergence(lab):
     assert "--lr 1 " in one.command
 
 
+def test_a_rate_that_throws_the_model_off_at_once(lab, monkeypatch):
+    # wide enough to suffer from a rate that a smaller model bears
+    monkeypatch.setitem(PRESETS, "pico", dataclasses.replace(PICO, width=128, ffn=256, layers=3))
+    have = found(lab, "thrown", lr=0.1, warmup=0)
+    one = have["the first steps throw the model off"]
+    assert one.severity == "serious"
+    assert one.step < 20
+    assert "after 0 steps of warm-up" in one.evidence
+    assert "--lr 0.01 " in one.command
+    assert "--warmup 10" in one.command
+
+
+def test_a_first_loss_of_an_easy_text_is_no_rise():
+    swings = np.random.default_rng(0).normal(2.5, 0.4, 100)
+    easy = run_of(loss=lambda step: 1.5 if step == 1 else float(swings[step]))
+    assert "the first steps throw the model off" not in [finding.name for finding in look(easy)]
+    rise = run_of(loss=lambda step: {1: 7.6, 2: 8.2}.get(step, 12.0 if step < 9 else 6.5 - step / 200 + step % 3 / 50))
+    one = {finding.name: finding for finding in look(rise)}["the first steps throw the model off"]
+    assert one.step == 3
+    assert "began at 7.600 and was 12.000" in one.evidence
+
+
 def test_a_plateau(lab):
     assert "the loss stands still" in found(lab, "flat", steps=100, lr=1e-7, schedule="constant")
 
