@@ -2,26 +2,32 @@
 
     python benchmarks/attention_browser.py --model FOLDER [--tokens 1024] [--switches 30] [--chromium PATH]
 
-FOLDER is a transformers folder (SmolLM2-135M in bf16: 30 layers of 9 heads). The page is the panel's own module over
-what its kernel half answers, message by message; no JupyterLab around it. `up` runs from the end of the forward pass to
-the frame in which the first map is drawn; a switch from the key press on the sheet of heads to the frame in which the
-new map is drawn, for heads that weren't looked at before. Memory is the page's process: JavaScript's heap, and what the
-system counts as its own (resident, not shared), against a blank page in the same browser. Any request is counted.
+FOLDER is a transformers folder (SmolLM2-135M in bf16: 30 layers of 9 heads). The page is the panel's own module; its
+kernel half answers over a websocket in binary frames, as Jupyter's do; no JupyterLab around it. `up` runs from the end
+of the forward pass to the frame in which the first map is drawn; a switch from the key press on the sheet of heads to
+the frame in which the new map is drawn, for heads that weren't looked at before. Memory is the page's process:
+JavaScript's heap, and what the system counts as its own (resident, not shared), against a blank page in the same
+browser. Any request is counted.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
+import asyncio
 import json
 import shutil
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from attention_view import TEXT
 from kept import keep
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
+from tornado.websocket import WebSocketHandler
 
 from nbllm.panels.attention import AttentionPanel
 from nbllm.panels.attention_view import Side, Wanted
@@ -34,10 +40,16 @@ PAGE = """async ([module, css]) => {
   style.textContent = css;
   document.head.append(style);
   let listen;
-  const view = (text) => new DataView(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
-  const send = async (content) => {
-    for (const [message, buffers] of await window.kernel(content)) listen(message, buffers.map(view));
+  const socket = new WebSocket(`ws://${location.host}/kernel`);
+  socket.binaryType = 'arraybuffer';
+  await new Promise((open) => (socket.onopen = open));
+  socket.onmessage = ({ data }) => {
+    const length = new DataView(data).getUint32(0);
+    const { content, sizes } = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length)));
+    let at = 4 + length;
+    listen(content, sizes.map((size) => new DataView(data, (at += size) - size, size)));
   };
+  const send = (content) => socket.send(JSON.stringify(content));
   const model = { send, on: (_, call) => (listen = call), off: () => {} };
   const { default: panel } = await import(URL.createObjectURL(new Blob([module], { type: 'text/javascript' })));
   panel.render({ model, el: document.body });
@@ -67,19 +79,44 @@ SWITCH = (
 
 
 class _Kernel(AttentionPanel):
-    """A panel whose messages are gathered, to be handed to the page that asked."""
+    """A panel whose messages go to the page at the other end of a websocket."""
+
+    page: WebSocketHandler
 
     def send(self, content: Any, buffers: Any = None) -> None:
-        self.said: list[Any]
-        self.said.append([content, [base64.b64encode(buffer).decode() for buffer in buffers or ()]])
+        head = json.dumps({"content": content, "sizes": [len(buffer) for buffer in buffers or ()]}).encode()
+        self.page.write_message(b"".join([len(head).to_bytes(4, "big"), head, *(buffers or ())]), binary=True)
 
-    def answer(self, content: dict[str, Any]) -> list[Any]:
-        self.said = []
-        if "ask" in content:
-            content = {**content, "do": content["ask"]}
-        if content["do"] != "alive":
-            self._obey(content)
-        return self.said
+    def answer(self, content: dict[str, Any]) -> None:
+        wish = {**content, "do": content.get("ask") or content["do"]}
+        if wish["do"] != "alive":
+            self._obey(wish)
+
+
+def _serve(panel: _Kernel) -> str:
+    """An empty page, and the panel's answers for it, on a port of this machine; its address."""
+
+    class Socket(WebSocketHandler):
+        def open(self) -> None:
+            panel.page = self
+
+        def on_message(self, message: str | bytes) -> None:
+            panel.answer(json.loads(message))
+
+    class Page(RequestHandler):
+        def get(self) -> None:
+            self.write('<!doctype html><link rel="icon" href="data:,">')
+
+    (listener,) = bind_sockets(0, "127.0.0.1")
+
+    def serve() -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        HTTPServer(Application([("/", Page), ("/kernel", Socket)])).add_sockets([listener])
+        loop.run_forever()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def main() -> None:
@@ -98,14 +135,14 @@ def main() -> None:
         session.attention(ids[:16], model=str(options.model))  # the model is read before the clock runs
         browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 1400})
+        panel = _Kernel(session)
+        page.goto(f"http://{_serve(panel)}/")
         page.on("request", lambda sent: requests.append(sent.url) if not sent.url.startswith("blob:") else None)
-        page.goto("about:blank")
         blank = _memory(page)
         maps = session.attention(ids, model=str(options.model))
         began = time.perf_counter()
         side = Side(wanted=Wanted(text="", model=str(options.model)), maps=maps)
-        panel = _Kernel(session, [side], layer=0, head=0)
-        page.expose_function("kernel", panel.answer)
+        panel.sides, panel.pinned = [side], side.tokens - 1
         page.evaluate(PAGE, [panel._esm, panel._css])
         page.evaluate(DRAWN, "layer 0, head 0")
         up_s = time.perf_counter() - began

@@ -193,9 +193,10 @@ class AttentionMap {
       return { values, colours: Uint32Array.from({ length: 511 }, (_, i) => diverging((i - 255) / 255)) };
     }
     for (const value of top) most = Math.max(most, value);
+    const level = new Uint8Array(256);
     for (let row = 0; row < n; row++) {
       const scale = this.perRow ? 255 : (255 * top[row * stride]) / most;
-      const level = Uint8Array.from(share, (value) => Math.round(value * scale));
+      if (!row || !this.perRow) for (let code = 0; code < 256; code++) level[code] = Math.round(share[code] * scale);
       for (let at = row * n, end = at + n; at < end; at++) values[at] = level[codes[at]];
     }
     this.most = most;
