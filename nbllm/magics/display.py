@@ -17,7 +17,7 @@ from nbllm.commands.attention import AttentionRequest
 from nbllm.commands.lens import LensRequest
 from nbllm.commands.options import Arguments
 from nbllm.commands.panel import PanelRequest
-from nbllm.plain import plain, plain_html
+from nbllm.plain import harmless, plain
 
 _REFRESH_S = 0.1
 _TYPES = (
@@ -79,6 +79,8 @@ class Display:
         formatter.for_type_by_name("nbllm.inspect.architecture", "ModelSummary", self._model_again)
         formatter.for_type_by_name(*_TYPES[3], self._text_again)
         formatter.for_type_by_name("nbllm.sessions.run_comparison", "RunComparison", self._comparison_again)
+        self._format = shell.display_formatter.format
+        shell.display_formatter.format = self._harmless_format
         shell.events.register("pre_run_cell", self._new_cell)
 
     def remove(self) -> None:
@@ -86,6 +88,8 @@ class Display:
         from nbllm.panels import close_all
 
         close_all()
+        with contextlib.suppress(AttributeError):
+            del self._shell.display_formatter.format  # the class's own shows again
         formatter = self._shell.display_formatter.ipython_display_formatter
         for module, name in _TYPES:
             formatter.deferred_printers.pop((module, name), None)
@@ -144,6 +148,11 @@ class Display:
     def live(self) -> bool:
         """Whether there is a front end that shows more than text."""
         return hasattr(self._shell, "kernel")
+
+    def _harmless_format(self, value: Any, *given: Any, **named: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a front end gets of a value; of our results no text from data that steers or is typeset."""
+        data, metadata = self._format(value, *given, **named)
+        return harmless(data) if _is_ours(value) else data, metadata
 
     def _show_run(self, run: Any) -> None:
         import nbllm
@@ -238,7 +247,13 @@ class Display:
         from IPython.display import publish_display_data
 
         if id(result) not in self._shown:
-            data = {"text/plain": plain(str(result))}
+            data = {"text/plain": str(result)}
             if hasattr(result, "_repr_html_"):
-                data["text/html"] = plain_html(result._repr_html_())
-            publish_display_data(data)
+                data["text/html"] = result._repr_html_()
+            publish_display_data(harmless(data))
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether a result is nbllm's, or a list of such."""
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    return type(first).__module__.partition(".")[0] == "nbllm"

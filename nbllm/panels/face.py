@@ -13,7 +13,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from nbllm.panels import source
-from nbllm.plain import plain, plain_html
+from nbllm.plain import harmless
 
 _ORPHAN = (
     # where the widget's model is gone, JupyterLab writes an error in its place; the face says more
@@ -47,10 +47,8 @@ class Face:
         from IPython.display import publish_display_data
 
         self._shown = body, text
-        body, text = plain_html(body), plain(text)
-        publish_display_data(
-            {"text/html": wrap(body, self.id), "text/plain": text}, transient={"display_id": self.id}, update=update
-        )
+        data = harmless({"text/html": wrap(body, self.id), "text/plain": text})
+        publish_display_data(data, transient={"display_id": self.id}, update=update)
 
 
 def wrap(body: str, face_id: str = "static") -> str:
