@@ -68,8 +68,8 @@ CONTRAST = """(root) => {
 class Lab:
     """A running JupyterLab server over `folder`."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.port = folder, port
+    def __init__(self, folder: Path, port: int, pid: int) -> None:
+        self.folder, self.port, self.pid = folder, port, pid
 
     def write(self, name: str, cells: list[str]) -> Path:
         """Writes a notebook of code cells."""
@@ -119,13 +119,16 @@ class Notebook:
         self.page.goto(f"http://127.0.0.1:{self.lab.port}/lab/workspaces/{workspace}/tree/{self.name}?token={TOKEN}")
         self._ready()
 
-    def reload(self) -> None:
+    def reload(self, *, kernel: bool = True) -> None:
+        """Loads the page again; without `kernel` it is only read."""
         self.page.reload()
-        self._ready()
+        self._ready(kernel=kernel)
 
-    def _ready(self) -> None:
+    def _ready(self, *, kernel: bool = True) -> None:
         self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.context?.isReady", timeout=60_000)
         self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=30_000)
+        if not kernel:
+            return
         # the kernel is known to the page, and has answered once
         self.page.wait_for_function(
             "() => ['idle', 'busy'].includes("
@@ -186,6 +189,9 @@ class Notebook:
         self.page.evaluate(
             "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart().then(() => null)"
         )
+
+    def shut_down_kernel(self) -> None:
+        self.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown().then(() => null)")
 
     def save(self) -> dict[str, Any]:
         """Saves the notebook, and returns what is then on disk."""
@@ -260,7 +266,7 @@ def lab(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     try:
         _wait_until_up(port, server, base / "lab.log")
-        yield Lab(folder, port)
+        yield Lab(folder, port, server.pid)
     finally:
         server.terminate()
         try:
