@@ -25,6 +25,8 @@ class Shapes:
     """How large the inputs are."""
 
     rows: int
+    loss_rows: int | None = None
+    """Of the linear loss, whose products take long without a GPU; as many as the others by default."""
     width: int = 576
     inner: int = 1536
     vocabulary: int = 49_152
@@ -33,12 +35,19 @@ class Shapes:
     head_size: int = 64
 
     @classmethod
-    def of(cls, config: Any, *, rows: int) -> Shapes:
-        """Those of a model's configuration; what it doesn't name is SmolLM2-135M's."""
+    def of(cls, config: Any | None, *, device: str) -> Shapes:
+        """A model's (None: SmolLM2-135M's), with as many rows as the device measures within about a minute.
+
+        What a configuration doesn't name is SmolLM2-135M's too.
+        """
+        gpu = device.startswith("cuda")
+        rows = {"rows": 16_384} if gpu else {"rows": 4096, "loss_rows": 512}
+        if config is None:
+            return cls(**rows)
         width = int(getattr(config, "hidden_size", cls.width))
         heads = int(getattr(config, "num_attention_heads", cls.heads))
         return cls(
-            rows=rows,
+            **rows,
             width=width,
             inner=int(getattr(config, "intermediate_size", None) or 4 * width),
             vocabulary=int(getattr(config, "vocab_size", cls.vocabulary)),
@@ -55,7 +64,7 @@ class Form:
     name: str
     """`eager`, `compiled`, `PyTorch`, `nbllm`, `nbllm Triton`, `Liger`."""
     call: Callable[..., Any]
-    """From the op's inputs to one tensor or several."""
+    """From the op's inputs, and what is fixed, to one tensor or several."""
     error: str | None = None
     """Why it can't be had here."""
 
@@ -69,6 +78,10 @@ class Op:
     title: str
     inputs: tuple[Tensor, ...]
     """Those that get a gradient."""
+    fixed: tuple[Tensor, ...] = ()
+    """Those that get none: targets, or cos and sin."""
+    rows_at: tuple[int | None, ...]
+    """Which dimension of each of these counts rows; None: none does."""
     forms: tuple[Form, ...]
     bytes_moved: float
     """Forward and backward together, at least; 0 where the products count."""
@@ -90,37 +103,39 @@ def make(shapes: Shapes, *, device: str, dtype: torch.dtype, compile: bool, only
     gpu = device.startswith("cuda")
     for name in only or ("linear_loss", "add_rms_norm", "rms_norm", "swiglu", "rope"):
         if name == "linear_loss":
-            targets = torch.randint(v, (n,), generator=generator).to(device)
+            m = shapes.loss_rows or n
             yield Op(
-                name=name, title="linear layer + cross-entropy", inputs=(random(n, d), random(v, d, scale=d**-0.5)),
-                forms=_loss_forms(targets, gpu, compile), bytes_moved=0.0, operations=6.0 * n * d * v,
-                shape=f"{n:,} x {d:,}, vocabulary {v:,}",
+                name=name, title="linear layer + cross-entropy", inputs=(random(m, d), random(v, d, scale=d**-0.5)),
+                fixed=(torch.randint(v, (m,), generator=generator).to(device),), rows_at=(0, None, 0),
+                forms=_loss_forms(gpu, compile), bytes_moved=0.0, operations=6.0 * m * d * v,
+                shape=f"{m:,} x {d:,}, vocabulary {v:,}",
             )  # fmt: skip
         elif name == "add_rms_norm":
             yield Op(
                 name=name, title="residual add + RMSNorm", inputs=(random(n, d), random(n, d), random(d)),
-                forms=_add_norm_forms(gpu, compile), bytes_moved=8.0 * n * d * size, operations=0.0,
-                shape=f"{n:,} x {d:,}",
+                rows_at=(0, 0, None), forms=_add_norm_forms(gpu, compile), bytes_moved=8.0 * n * d * size,
+                operations=0.0, shape=f"{n:,} x {d:,}",
             )  # fmt: skip
         elif name == "rms_norm":
             yield Op(
-                name=name, title="RMSNorm", inputs=(random(n, d), random(d)), forms=_norm_forms(gpu, compile),
-                bytes_moved=5.0 * n * d * size, operations=0.0, shape=f"{n:,} x {d:,}",
+                name=name, title="RMSNorm", inputs=(random(n, d), random(d)), rows_at=(0, None),
+                forms=_norm_forms(gpu, compile), bytes_moved=5.0 * n * d * size, operations=0.0,
+                shape=f"{n:,} x {d:,}",
             )  # fmt: skip
         elif name == "swiglu":
             yield Op(
-                name=name, title="SwiGLU", inputs=(random(n, i), random(n, i)), forms=_gate_forms(gpu, compile),
-                bytes_moved=8.0 * n * i * size, operations=0.0, shape=f"{n:,} x {i:,}",
+                name=name, title="SwiGLU", inputs=(random(n, i), random(n, i)), rows_at=(0, 0),
+                forms=_gate_forms(gpu, compile), bytes_moved=8.0 * n * i * size, operations=0.0,
+                shape=f"{n:,} x {i:,}",
             )  # fmt: skip
         else:
             h, k, c = shapes.heads, shapes.key_heads, shapes.head_size
             angles = torch.arange(n)[:, None] / 10_000 ** (torch.arange(c // 2) * 2 / c)
-            cos, sin = (
-                part(torch.cat((angles, angles), -1))[None].to(device, dtype) for part in (torch.cos, torch.sin)
-            )
+            both = torch.cat((angles, angles), -1)[None]
             yield Op(
                 name=name, title="rotary positions", inputs=(random(1, h, n, c), random(1, k, n, c)),
-                forms=_turn_forms(cos, sin, gpu, compile), bytes_moved=4.0 * n * (h + k) * c * size, operations=0.0,
+                fixed=(both.cos().to(device, dtype), both.sin().to(device, dtype)), rows_at=(2, 2, 1, 1),
+                forms=_turn_forms(gpu, compile), bytes_moved=4.0 * n * (h + k) * c * size, operations=0.0,
                 shape=f"{n:,} x ({h} + {k}) x {c}",
             )  # fmt: skip
 
@@ -154,22 +169,21 @@ def _liger(gpu: bool) -> bool:
     return gpu and importlib.util.find_spec("liger_kernel") is not None
 
 
-def _loss_forms(targets: Tensor, gpu: bool, compile: bool) -> tuple[Form, ...]:
-    def eager(hidden: Tensor, weight: Tensor) -> Tensor:
+def _loss_forms(gpu: bool, compile: bool) -> tuple[Form, ...]:
+    def eager(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         logits = F.linear(hidden, weight)
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        return F.cross_entropy(logits, targets[: len(hidden)], reduction="sum")
+        return F.cross_entropy(logits, targets, reduction="sum")
 
-    def ours(hidden: Tensor, weight: Tensor) -> Tensor:
-        return ops.linear_cross_entropy(hidden, weight, targets[: len(hidden)]).loss
+    def ours(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        return ops.linear_cross_entropy(hidden, weight, targets).loss
 
     own = None
     if hasattr(F, "linear_cross_entropy"):
 
-        def chunked(hidden: Tensor, weight: Tensor) -> Tensor:
+        def chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
             options = torch.nn.LinearCrossEntropyOptions()
-            y = targets[: len(hidden)]
-            return F.linear_cross_entropy(hidden, weight, y, reduction="sum", options=options)
+            return F.linear_cross_entropy(hidden, weight, targets, reduction="sum", options=options)
 
         own = chunked
     forms = _common("linear_loss", eager, ours, own, gpu, compile)
@@ -177,7 +191,7 @@ def _loss_forms(targets: Tensor, gpu: bool, compile: bool) -> tuple[Form, ...]:
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
         liger = LigerFusedLinearCrossEntropyLoss(reduction="sum")
-        forms.append(Form(name="Liger", call=lambda hidden, weight: liger(weight, hidden, targets[: len(hidden)])))
+        forms.append(Form(name="Liger", call=lambda hidden, weight, targets: liger(weight, hidden, targets)))
     return tuple(forms)
 
 
@@ -235,22 +249,19 @@ def _gate_forms(gpu: bool, compile: bool) -> tuple[Form, ...]:
     return tuple(forms)
 
 
-def _turn_forms(cos: Tensor, sin: Tensor, gpu: bool, compile: bool) -> tuple[Form, ...]:
-    def tables(q: Tensor) -> tuple[Tensor, Tensor]:
-        return cos[:, : q.shape[2]].to(q.dtype), sin[:, : q.shape[2]].to(q.dtype)
-
+def _turn_forms(gpu: bool, compile: bool) -> tuple[Form, ...]:
     def half_turned(x: Tensor) -> Tensor:
         half = x.shape[-1] // 2
         return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
 
-    def eager(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        c, s = (table[:, None] for table in tables(q))
+    def eager(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        c, s = cos[:, None], sin[:, None]
         return q * c + half_turned(q) * s, k * c + half_turned(k) * s
 
-    forms = _common("rope", eager, lambda q, k: ops.rope(q, k, *tables(q)), None, gpu, compile)
+    forms = _common("rope", eager, ops.rope, None, gpu, compile)
     if _liger(gpu):
         from liger_kernel.transformers.rope import liger_rotary_pos_emb
 
         # it turns its inputs where they lie, so that it gets copies, as it would keep a caller from using them again
-        forms.append(Form(name="Liger", call=lambda q, k: liger_rotary_pos_emb(q.clone(), k.clone(), *tables(q))))
+        forms.append(Form(name="Liger", call=lambda q, k, c, s: liger_rotary_pos_emb(q.clone(), k.clone(), c, s)))
     return tuple(forms)

@@ -1,8 +1,8 @@
 """Measures the fused ops against the models' own code, torch.compile and Liger on this machine, in turns.
 
 Each form is first compared with float64 on a part of the rows, then all forms of an op take turns, so that a machine
-whose speed swings swings for all. On a GPU what is right and faster is kept for `--fused auto`. What fails is a row
-that says why.
+whose speed swings swings for all; a form that takes seconds gets fewer. On a GPU what is right and faster is kept for
+`--fused auto`. What fails is a row that says why.
 
 Roofline: a form's best time is its bytes over memory's speed or its operations over that of a large product, both
 measured here. Sources of the formulas: the ops' own docstrings.
@@ -23,13 +23,15 @@ from torch import Tensor
 
 from nbllm import ops
 from nbllm.bench.measure import bandwidth
-from nbllm.bench.op_forms import Form, Op, Shapes, make
+from nbllm.bench.op_forms import Op, Shapes, make
 from nbllm.bench.op_result import OpRow, OpsBench
 from nbllm.model import dtype_name
 
 _CHECKED_ROWS = 48
 _TURN_S = 0.05
 """A turn repeats a form for about so long."""
+_FORM_S = 4.0
+"""A form gets no more turns than fit in about so long, but two."""
 _TRIFLE = {torch.float32: 1e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 
 
@@ -40,25 +42,30 @@ def compare_ops(
     compile: bool = True,
     only: Sequence[str] = (),
     rounds: int = 5,
+    say: Callable[[str], None] | None = None,
 ) -> OpsBench:
     """Measures every op in every form there is here.
 
     Args:
-        shapes: of the inputs; SmolLM2-135M's by default, with 16,384 rows on a GPU and 1,024 elsewhere.
+        shapes: of the inputs; SmolLM2-135M's by default, with 16,384 rows on a GPU; elsewhere 4,096, and 512 of the
+            linear loss.
         device: `cuda` where there is one, by default.
         compile: also what torch.compile makes of the models' own code.
         only: some of `linear_loss`, `add_rms_norm`, `rms_norm`, `swiglu`, `rope`.
-        rounds: turns that each form gets.
+        rounds: turns that each form gets, at most.
+        say: called with a line of progress for each op.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.startswith("cuda")
     dtype = torch.bfloat16 if gpu else torch.float32
-    shapes = shapes or Shapes(rows=16_384 if gpu else 1024)
+    shapes = shapes or Shapes.of(None, device=device)
     speed, peak = bandwidth(device), _peak(device, dtype)
     before = ops.chosen()
     rows: list[OpRow] = []
     try:
         for op in make(shapes, device=device, dtype=dtype, compile=compile, only=only):
+            if say is not None:
+                say(f"{op.title}, {op.shape}: {', '.join(form.name for form in op.forms)} …")
             rows += _measure(op, device, speed, peak, rounds)
     finally:
         ops.use_triton(before)
@@ -77,25 +84,16 @@ def compare_ops(
 
 
 def _measure(op: Op, device: str, speed: float, peak: float, rounds: int) -> list[OpRow]:
-    errors = {form.name: _error(op, form) for form in op.forms if form.error is None}
+    errors, problems = _errors(op)
     plain = errors.get("eager")
-    runs: dict[str, Callable[[], Any]] = {}
-    problems = {form.name: form.error for form in op.forms if form.error}
-    repeats: dict[str, int] = {}
-    for form in op.forms:
-        if form.error is not None:
-            continue
-        run = _run(op.inputs, form.call)
-        try:
-            run()  # compiles what is compiled
-            repeats[form.name] = max(1, int(_TURN_S / max(_seconds(run, 1, device), 1e-6)))
-            runs[form.name] = run
-        except Exception as error:  # compilers and others' kernels fail in any way; the row says how
-            problems[form.name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    runs = {form.name: _run(op, form.call) for form in op.forms if form.name in errors}
+    found = {name: [_seconds(run, 1, device)] for name, run in runs.items()}
+    repeats = {name: max(1, int(_TURN_S / max(seconds[0], 1e-6))) for name, seconds in found.items()}
+    turns = {name: max(2, min(rounds, int(_FORM_S / max(seconds[0], 1e-6)))) for name, seconds in found.items()}
     for _ in range(rounds):
         for name, run in runs.items():
-            found[name].append(_seconds(run, repeats[name], device))
+            if len(found[name]) <= turns[name]:
+                found[name].append(_seconds(run, repeats[name], device))
     best = op.operations / peak if op.operations else op.bytes_moved / speed
     rows = []
     for form in op.forms:
@@ -103,7 +101,7 @@ def _measure(op: Op, device: str, speed: float, peak: float, rounds: int) -> lis
         if form.name not in runs:
             rows.append(OpRow(**common, problem=problems.get(form.name)))
             continue
-        seconds, wrong_by = statistics.median(found[form.name]), errors[form.name]
+        seconds, wrong_by = statistics.median(found[form.name][1:]), errors[form.name]
         allowed = None if plain is None else 2 * plain + _TRIFLE.get(op.inputs[0].dtype, 1e-6)
         rows.append(
             OpRow(
@@ -114,55 +112,73 @@ def _measure(op: Op, device: str, speed: float, peak: float, rounds: int) -> lis
                 tflop_per_s=op.operations / seconds / 1e12 if op.operations else None,
                 share=best / seconds,
                 error=wrong_by,
-                right=None if wrong_by is None or allowed is None else wrong_by <= allowed,
+                right=None if allowed is None else wrong_by <= allowed,
             )
         )
     return rows
 
 
-def _run(inputs: tuple[Tensor, ...], call: Callable[..., Any]) -> Callable[[], Any]:
+def _run(op: Op, call: Callable[..., Any]) -> Callable[[], Any]:
     def run() -> Any:
-        outputs = call(*inputs)
+        outputs = call(*op.inputs, *op.fixed)
         outputs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
-        return torch.autograd.grad(outputs, inputs, [torch.ones_like(output) for output in outputs])
+        return torch.autograd.grad(outputs, op.inputs, [torch.ones_like(output) for output in outputs])
 
     return run
 
 
-def _error(op: Op, form: Form) -> float | None:
-    """Largest error against the eager form in float64, on a part of the rows; None where it fails."""
+def _errors(op: Op) -> tuple[dict[str, float], dict[str, str]]:
+    """Each form's largest error against the eager one in float64 on the first rows, and why a form has none.
 
-    def fewer(tensor: Tensor) -> Tensor:
-        part = tensor
-        if op.name == "rope":
-            part = tensor[:, :, :_CHECKED_ROWS]
-        elif tensor.ndim == 2 and not (op.name == "linear_loss" and tensor is op.inputs[1]):
-            part = tensor[:_CHECKED_ROWS]
-        return part.detach().contiguous()
+    The forms get all rows, as when they are timed, so that what is compiled is compiled once; the gradient into the
+    others is zero, or their target is ignored.
+    """
+    own, fixed_at = op.rows_at[: len(op.inputs)], op.rows_at[len(op.inputs) :]
+    wide = [_first(tensor.detach(), at).double().requires_grad_() for tensor, at in zip(op.inputs, own, strict=True)]
+    known = [_first(tensor, at) for tensor, at in zip(op.fixed, fixed_at, strict=True)]
+    known = [tensor.double() if tensor.is_floating_point() else tensor for tensor in known]
+    eager = next(form for form in op.forms if form.name == "eager")
+    exact, rows_at = _values(op, eager.call, wide, known)
+    fixed = [tensor if tensor.is_floating_point() else tensor.clone() for tensor in op.fixed]
+    for tensor in fixed:
+        if not tensor.is_floating_point():
+            tensor[_CHECKED_ROWS:] = ops.IGNORED
+    errors: dict[str, float] = {}
+    problems = {form.name: form.error for form in op.forms if form.error is not None}
+    for form in op.forms:
+        if form.error is not None:
+            continue
+        try:
+            got, _ = _values(op, form.call, op.inputs, fixed)
+        except Exception as error:  # compilers and others' kernels fail in any way; the row says how
+            problems[form.name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            continue
+        errors[form.name] = max(
+            float((_first(one, at).double() - true).abs().max() / true.abs().max().clamp(min=1e-12))
+            for one, true, at in zip(got, exact, rows_at, strict=True)
+        )
+    return errors, problems
 
-    inputs = tuple(fewer(tensor).requires_grad_() for tensor in op.inputs)
-    wide = tuple(tensor.detach().double().requires_grad_() for tensor in inputs)
-    exact = _values(next(one for one in op.forms if one.name == "eager").call, wide)
-    try:
-        got = _values(form.call, inputs)
-    except Exception:  # as when it is measured, where the row says how it failed
-        return None
-    return max(
-        float((one.double() - true).abs().max() / true.abs().max().clamp(min=1e-12))
-        for one, true in zip(got, exact, strict=True)
-    )
+
+def _first(tensor: Tensor, at: int | None) -> Tensor:
+    """The rows that are checked, of a tensor that has them in that dimension."""
+    return tensor if at is None else tensor.narrow(at, 0, min(_CHECKED_ROWS, tensor.shape[at])).contiguous()
 
 
-def _values(call: Callable[..., Any], inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    outputs = call(*inputs)
+def _values(
+    op: Op, call: Callable[..., Any], inputs: Sequence[Tensor], fixed: Sequence[Tensor]
+) -> tuple[list[Tensor], list[int | None]]:
+    """Results and gradients where every entry of the rows that are checked counts differently; their row dimensions."""
+    outputs = call(*inputs, *fixed)
     outputs = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
-    factors = [
-        torch.arange(output.numel(), device=output.device).sin().view(output.shape).to(output.dtype)
-        if output.ndim
-        else torch.ones_like(output)
-        for output in outputs
-    ]
-    return [*(output.detach() for output in outputs), *torch.autograd.grad(outputs, inputs, factors)]
+    rows_at = [op.rows_at[0] if output.ndim else None for output in outputs]
+    factors = [torch.zeros_like(output) if output.ndim else torch.ones_like(output) for output in outputs]
+    for factor, at in zip(factors, rows_at, strict=True):
+        if at is not None:
+            part = factor.narrow(at, 0, min(_CHECKED_ROWS, factor.shape[at]))
+            part.copy_(torch.arange(part.numel(), device=part.device).sin().view(part.shape))
+    gradients = torch.autograd.grad(outputs, inputs, factors)
+    return [*(output.detach() for output in outputs), *gradients], [*rows_at, *op.rows_at[: len(inputs)]]
 
 
 def _seconds(run: Callable[[], Any], repeats: int, device: str) -> float:

@@ -12,7 +12,7 @@ from nbllm.errors import UsageError
 def _run(call: Call) -> Any:
     arguments = call.arguments
     if arguments.ops:
-        return call.session.bench(ops=True, **arguments.only("model"), compile=not arguments.no_compile)
+        return call.session.bench(ops=True, **arguments.only("model"), compile=not arguments.no_compile, say=call.say)
     settings = arguments.only("prompt", "new_tokens", "model")
     if "backends" in arguments.given:
         settings["backends"] = _words(arguments.backends)

@@ -154,17 +154,17 @@ class Judging(Sampling):
             loaded, tokenizer = self.load_model(model=model, adapter=adapter)
             return score(loaded, tokenizer, text)
 
-    def _bench_ops(self, model: str | None, *, compile: bool) -> OpsBench:
+    def _bench_ops(self, model: str | None, *, compile: bool, say: Callable[[str], None] | None) -> OpsBench:
         from nbllm.bench.op_forms import Shapes
         from nbllm.bench.ops import compare_ops
         from nbllm.model import best_device
 
         with self.lock:
-            if model is None and self.model is None:
-                return compare_ops(compile=compile)
-            config = self.load_model(model=model)[0].config
-            rows = 16_384 if best_device() == "cuda" else 1024
-            return compare_ops(shapes=Shapes.of(config.get_text_config(), rows=rows), compile=compile)
+            config = None
+            if model is not None or self.model is not None:
+                config = self.load_model(model=model)[0].config.get_text_config()
+            device = "cuda" if best_device() == "cuda" else "cpu"
+            return compare_ops(shapes=Shapes.of(config, device=device), device=device, compile=compile, say=say)
 
     def bench(
         self,
@@ -176,6 +176,7 @@ class Judging(Sampling):
         batch: Sequence[int] = (1, 8),
         compile: bool = True,
         ops: bool = False,
+        say: Callable[[str], None] | None = None,
     ) -> Bench | OpsBench:
         """The same model through every runtime of this machine: speed, memory, agreement; or the fused ops.
 
@@ -188,9 +189,10 @@ class Judging(Sampling):
             compile: wait for the compiled step, minutes where it isn't on disk yet.
             ops: measure the fused ops instead, in the shapes of the named or current model (SmolLM2-135M's where there
                 is none), and keep for `--fused auto` which kernels are right and faster on this GPU.
+            say: called with a line of progress for each op.
         """
         if ops:
-            return self._bench_ops(model, compile=compile)
+            return self._bench_ops(model, compile=compile, say=say)
         from nbllm.bench.compare import Source, compare
 
         with self.lock:

@@ -91,7 +91,10 @@ def test_what_fails_and_what_is_wrong_are_rows_that_say_so() -> None:
         Form(name="nbllm", call=lambda a, b: a * b * 1.01),
         Form(name="nbllm Triton", call=broken, error="Triton isn't installed"),
     )
-    op = Op(name="swiglu", title="gate", inputs=inputs, forms=forms, bytes_moved=1.0, operations=0.0, shape="4 x 6")
+    op = Op(
+        name="swiglu", title="gate", inputs=inputs, rows_at=(0, 0), forms=forms, bytes_moved=1.0, operations=0.0,
+        shape="4 x 6",
+    )  # fmt: skip
     eager, compiled, ours, kernel = bench._measure(op, "cpu", 1e10, 1e11, 2)
     assert eager.right is True
     assert compiled.problem == "RuntimeError: no <compiler> here"
@@ -126,9 +129,11 @@ def test_shapes_are_the_models() -> None:
     config = LlamaConfig(
         hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, vocab_size=77, head_dim=20
     )
-    shapes = Shapes.of(config, rows=5)
+    shapes = Shapes.of(config, device="cpu")
     assert (shapes.width, shapes.inner, shapes.vocabulary) == (64, 96, 77)
     assert (shapes.heads, shapes.key_heads, shapes.head_size) == (4, 2, 20)
+    assert (shapes.rows, shapes.loss_rows) == (4096, 512)
+    assert Shapes.of(None, device="cuda") == Shapes(rows=16_384)
 
 
 def test_the_magic_and_the_session_ask_for_it(tiny_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,4 +149,4 @@ def test_the_magic_and_the_session_ask_for_it(tiny_session: Any, monkeypatch: py
     assert asked[0]["shapes"].width == 32
     session.model = None
     assert session.bench(ops=True) == "measured"
-    assert asked[1] == {"compile": True}
+    assert asked[1]["shapes"] == Shapes.of(None, device="cpu")
