@@ -1,13 +1,14 @@
 """The loss of a vocabulary's head: time and memory of ours, the plain formula and PyTorch's chunked one, interleaved.
 
-    python benchmarks/linear_loss.py [--rounds 3] [--rows 4096 16384] [--training FOLDER]
+    python benchmarks/linear_loss.py [--rounds 3] [--rows 4096 16384]
+    python benchmarks/linear_loss.py --training FOLDER [--rounds 3]
 
 Width 576 and vocabulary 49,152 (SmolLM2-135M's head), fp32, forward and backward, gradients for hidden and weight. A
 masked-LM case has 15 % of the rows as targets: ours leaves the others out, and is compared with ours over all rows.
 Each measurement is a process of its own; the memory is the most that it had resident beyond its inputs, by Linux's own
 count, gradients included.
-With a FOLDER (SmolLM2-135M, say), also steps of training it in bf16 autocast at 8 rows of 512 tokens, with the linear
-loss and with all logits: tokens/s and the peak of the whole process.
+With a FOLDER (SmolLM2-135M, say) instead steps of training it in bf16 autocast at 8 rows of 512 tokens, with the linear
+loss and with all logits: tokens/s and the peak of the whole process. Linux only.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ def train(folder: str, fused: str) -> dict[str, float]:
     ids = torch.randint(1000, (8, 512))
     positions = torch.arange(512).expand(8, 512)
     seconds = []
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reading the file doesn't count
     for _ in range(3):
         began = time.perf_counter()
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -83,7 +85,10 @@ def train(folder: str, fused: str) -> dict[str, float]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - began)
-    return {"seconds": min(seconds[1:]), "peak_bytes": resident_bytes("VmHWM"), "loss": float(loss.detach())}
+    return {
+        "seconds": min(seconds[1:]), "peak_bytes": resident_bytes("VmHWM"), "loss": float(loss.detach()),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -91,67 +96,66 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, nargs="*", default=[4096, 16_384])
     parser.add_argument("--training", metavar="FOLDER")
-    parser.add_argument("--one", nargs=3)
+    parser.add_argument("--one", nargs="*")
     options = parser.parse_args()
-    if options.one and options.training:
-        print(json.dumps(train(options.training, options.one[0])))
-        return
     if options.one:
-        kind, rows, share = options.one
-        print(json.dumps(measure(kind, int(rows), float(share))))
-        return
-    cases = [(rows, kind, 1.0) for rows in options.rows for kind in ("ours", "plain", "torch")]
-    cases.append((options.rows[0], "ours", 0.15))
-    found: dict[tuple[int, str, float], list[dict[str, float]]] = {case: [] for case in cases}
-    for _ in range(options.rounds):
-        for rows, kind, share in cases:
-            arguments = [sys.executable, __file__, "--one", kind, str(rows), str(share)]
-            output = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
-            found[rows, kind, share].append(json.loads(output))
-    from kept import keep
+        kind, *numbers = options.one
+        found = train(options.training, kind) if options.training else measure(kind, int(numbers[0]), float(numbers[1]))
+        print(json.dumps(found))
+    elif options.training:
+        compare_training(options.training, options.rounds)
+    else:
+        compare_losses(options.rows, options.rounds)
 
-    table = []
+
+def one(*arguments: str) -> dict[str, float]:
+    """A measurement in a process of its own."""
+    command = [sys.executable, __file__, *arguments]
+    found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def compare_losses(sizes: list[int], rounds: int) -> None:
+    cases = [(rows, kind, 1.0) for rows in sizes for kind in ("ours", "plain", "torch")]
+    cases.append((sizes[0], "ours", 0.15))
+    found: dict[tuple[int, str, float], list[dict[str, float]]] = {case: [] for case in cases}
+    for _ in range(rounds):
+        for rows, kind, share in cases:
+            found[rows, kind, share].append(one("--one", kind, str(rows), str(share)))
+    table = {}
     for (rows, kind, share), values in found.items():
         seconds, peak = (statistics.median(value[key] for value in values) for key in ("seconds", "peak_bytes"))
-        line = {
-            "rows": rows,
-            "kind": kind,
-            "targets": share,
-            "seconds": round(seconds, 3),
-            "peak_mb": round(peak / 1e6),
-        }
-        table.append({**line, "loss": values[0]["loss"], "all": [round(value["seconds"], 3) for value in values]})
+        table[rows, kind, share] = {
+            "rows": rows, "kind": kind, "targets": share, "seconds": round(seconds, 3), "peak_mb": round(peak / 1e6),
+            "loss": values[0]["loss"], "all": [round(value["seconds"], 3) for value in values],
+        }  # fmt: skip
         print(f"{rows:>6} rows, {share:4.0%} targets, {kind:<6} {seconds:7.2f} s  {peak / 1e6:7.0f} MB more")
-    verdict = judge({key: table[place] for place, key in enumerate(found)}, options.rows)
+    verdict = judge(table, sizes)
     for line in verdict:
         print(line)
-    training = {}
-    for _ in range(options.rounds if options.training else 0):
-        for fused in ("torch", "off"):
-            arguments = [sys.executable, __file__, "--training", options.training, "--one", fused, "0", "0"]
-            output = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
-            training.setdefault(fused, []).append(json.loads(output))
-    steps = {}
-    for fused, values in training.items():
-        second = statistics.median(value["seconds"] for value in values)
-        peak = statistics.median(value["peak_bytes"] for value in values)
-        steps[fused] = {
-            "tokens_per_s": round(8 * 512 / second),
-            "peak_mb": round(peak / 1e6),
-            "loss": values[0]["loss"],
-        }
-        print(f"training, fused {fused:<6} {8 * 512 / second:7.0f} tokens/s  {peak / 1e6:7.0f} MB in all")
-    keep(
-        "linear_loss",
-        {
-            "width": WIDTH,
-            "vocabulary": VOCABULARY,
-            "dtype": "float32",
-            "rows": table,
-            "verdict": verdict,
-            "training": steps,
-        },
-    )
+    from kept import keep
+
+    sizes_of = {"width": WIDTH, "vocabulary": VOCABULARY, "dtype": "float32"}
+    keep("linear_loss", {**sizes_of, "rows": list(table.values()), "verdict": verdict})
+
+
+def compare_training(folder: str, rounds: int) -> None:
+    found: dict[str, list[dict[str, float]]] = {"torch": [], "off": []}
+    for _ in range(rounds):
+        for fused, values in found.items():
+            values.append(one("--training", folder, "--one", fused))
+    table = {}
+    for fused, values in found.items():
+        seconds, peak = (statistics.median(value[key] for value in values) for key in ("seconds", "peak_bytes"))
+        tokens_per_s = 8 * 512 / seconds
+        table[fused] = {
+            "tokens_per_s": round(tokens_per_s), "peak_mb": round(peak / 1e6), "loss": values[0]["loss"],
+            "seconds": [round(value["seconds"], 2) for value in values],
+        }  # fmt: skip
+        print(f"training, --fused {fused:<6} {tokens_per_s:7.0f} tokens/s  {peak / 1e6:7.0f} MB in all")
+    from kept import keep
+
+    keep("linear_loss_training", {"parameters": found["off"][0]["parameters"], "batch": [8, 512], "fused": table})
 
 
 def judge(lines: dict[tuple[int, str, float], dict[str, float]], sizes: list[int]) -> list[str]:

@@ -79,7 +79,9 @@ class OpsBench:
     def outcome(self) -> str:
         """What `--fused auto` takes, in one line."""
         used = "; ".join(f"{row.title}: {row.form}" for row in self.rows if row.used)
-        why = "the kernels need a GPU" if self.kept is None else f"kept in {self.kept}"
+        why = f"kept in {self.kept}"
+        if self.kept is None:
+            why = "the kernels need a GPU; the loss without logits is taken for its memory"
         return f"--fused auto takes here: {used} ({why}). Errors are against float64; over: more than twice eager's"
 
     @property

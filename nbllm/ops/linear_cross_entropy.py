@@ -15,6 +15,7 @@ Shapes: N rows, D width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nbllm.errors import UsageError
+from nbllm.ops.backend import exact
 from nbllm.ops.token_losses import IGNORED, TINY, token_losses
 
 _CHUNK_ELEMENTS = 2**24
@@ -128,12 +130,10 @@ def _sum(
     bias_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The sum, and its gradients for hidden, weight and bias (empty where they aren't asked for)."""
-    with torch.autocast(hidden.device.type, enabled=False):
-        losses, *gradients = _chunks(
-            hidden, weight, targets, bias, token_weights, label_smoothing, focal_gamma, z_loss, softcap, ignore_index,
-            dtype, hidden_grad, weight_grad, bias_grad,
-        )  # fmt: skip
-        return losses.sum(), gradients[0], gradients[1], gradients[2]
+    settings = Settings(label_smoothing, focal_gamma, z_loss, softcap, ignore_index, dtype)
+    wanted = (hidden_grad, weight_grad, bias_grad)
+    losses, *gradients = chunks(hidden, weight, targets, bias, token_weights, settings, wanted)
+    return losses.sum(), gradients[0], gradients[1], gradients[2]
 
 
 @torch.library.custom_op("nbllm::linear_cross_entropy_rows", mutates_args=())
@@ -151,74 +151,100 @@ def _losses(
     dtype: torch.dtype,
 ) -> Tensor:
     """Each row's loss, [N]."""
-    with torch.autocast(hidden.device.type, enabled=False):
-        return _chunks(
-            hidden, weight, targets, bias, token_weights, label_smoothing, focal_gamma, z_loss, softcap, ignore_index,
-            dtype, False, False, False,
-        )[0]  # fmt: skip
+    settings = Settings(label_smoothing, focal_gamma, z_loss, softcap, ignore_index, dtype)
+    return chunks(hidden, weight, targets, bias, token_weights, settings)[0]
 
 
-def _chunks(
+class Settings(NamedTuple):
+    """What the ops get beside tensors, in their order."""
+
+    label_smoothing: float
+    focal_gamma: float
+    z_loss: float
+    softcap: float
+    """0: none."""
+    ignore_index: int
+    dtype: torch.dtype
+    """Of the products."""
+
+
+def _rows_by_definition(
+    z: Tensor, y: Tensor, w: Tensor | None, bias: Tensor | None, settings: Settings, gradient: bool
+) -> Tensor:
+    """The losses [n] of a chunk; its logits `z` [n, V], still without bias and softcap, become their gradient where
+    one is asked for."""
+    wide = z.to(exact(z.dtype))
+    if bias is not None:
+        wide.add_(bias)
+    slope = None
+    if settings.softcap:
+        wide.div_(settings.softcap).tanh_()
+        slope = 1 - wide * wide if gradient else None
+        wide.mul_(settings.softcap)
+    smoothing, gamma, z_loss = settings[:3]
+    found = _rows_in_place(wide, y[:, None], w, smoothing, gamma, z_loss, gradient=gradient)
+    if slope is not None:
+        wide.mul_(slope)
+    if gradient and wide is not z:
+        z.copy_(wide)
+    return found
+
+
+def chunks(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
     bias: Tensor | None,
     token_weights: Tensor | None,
-    label_smoothing: float,
-    focal_gamma: float,
-    z_loss: float,
-    softcap: float,
-    ignore_index: int,
-    dtype: torch.dtype,
-    hidden_grad: bool,
-    weight_grad: bool,
-    bias_grad: bool,
+    settings: Settings,
+    wanted: tuple[bool, bool, bool] = (False, False, False),
+    *,
+    rows_of: Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Settings, bool], Tensor] = _rows_by_definition,
+    elements: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Each row's loss [N], and the gradients of their sum."""
-    vocabulary = len(weight)
-    exact = _exact(dtype)
-    losses = hidden.new_zeros(len(hidden), dtype=exact)
-    d_hidden = torch.zeros_like(hidden, memory_format=torch.contiguous_format) if hidden_grad else hidden.new_empty(0)
-    d_weight = weight.new_zeros(weight.shape, dtype=exact) if weight_grad else weight.new_empty(0)
-    d_bias = weight.new_zeros(vocabulary, dtype=exact) if bias_grad else weight.new_empty(0)
-    with_gradients = hidden_grad or weight_grad or bias_grad
-    counted = (targets != ignore_index).nonzero()[:, 0]
-    everything = len(counted) == len(targets)
-    head = weight.to(dtype)
-    step = max(1, min(_CHUNK_ROWS, _CHUNK_ELEMENTS // vocabulary, len(counted)))
-    scores = hidden.new_empty(step, vocabulary, dtype=dtype)
-    fp = scores if exact == dtype else hidden.new_empty(step, vocabulary, dtype=exact)
-    for first in range(0, len(counted), step):
-        last = min(first + step, len(counted))
-        places: Any = slice(first, last) if everything else counted[first:last]
-        x, y = hidden[places].to(dtype), targets[places][:, None]
-        w = None if token_weights is None else token_weights[places].to(exact)
-        z = torch.mm(x, head.t(), out=scores[: len(x)])
-        z = z if exact == dtype else fp[: len(x)].copy_(z)
-        if bias is not None:
-            z.add_(bias)
-        slope = None
-        if softcap:
-            z.div_(softcap).tanh_()
-            slope = 1 - z * z if with_gradients else None
-            z.mul_(softcap)
-        found = _rows_in_place(z, y, w, label_smoothing, focal_gamma, z_loss, gradient=with_gradients)
-        losses[places] = found
-        if not with_gradients:
-            continue
-        if slope is not None:
-            z.mul_(slope)
-        rounded = z if exact == dtype else scores[: len(x)].copy_(z)
-        if hidden_grad:
-            d_hidden[places] = (rounded @ head).to(d_hidden.dtype)
-        if weight_grad and exact == dtype:
-            d_weight.addmm_(rounded.t(), x)
-        elif weight_grad:
-            d_weight.add_(rounded.t() @ x)
-        if bias_grad:
-            d_bias.add_(z.sum(0))
-    bias_dtype = d_bias.dtype if bias is None else bias.dtype
-    return losses, d_hidden, d_weight.to(weight.dtype), d_bias.to(bias_dtype)
+    """Each row's loss [N], and the gradients of their sum for hidden, weight and bias (empty where not `wanted`).
+
+    Args:
+        hidden: this and what follows as in `linear_cross_entropy`, [N, D] and so on.
+        weight: as there.
+        targets: as there.
+        bias: as there.
+        token_weights: as there.
+        settings: what the loss is.
+        wanted: which gradients.
+        rows_of: makes a chunk's losses of its logits, and the logits' gradient where they lie; in fp32 inside.
+        elements: logits of a chunk, at most.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        vocabulary, dtype = len(weight), settings.dtype
+        sums = exact(dtype)
+        losses = hidden.new_zeros(len(hidden), dtype=sums)
+        nothing = hidden.new_empty(0)
+        d_hidden = torch.zeros_like(hidden, memory_format=torch.contiguous_format) if wanted[0] else nothing
+        d_weight = weight.new_zeros(weight.shape, dtype=sums) if wanted[1] else weight.new_empty(0)
+        d_bias = weight.new_zeros(vocabulary, dtype=sums) if wanted[2] else weight.new_empty(0)
+        counted = (targets != settings.ignore_index).nonzero()[:, 0]
+        everything = len(counted) == len(targets)
+        head = weight.to(dtype)
+        step = max(1, min(_CHUNK_ROWS, (elements or _CHUNK_ELEMENTS) // vocabulary, len(counted)))
+        logits = hidden.new_empty(step, vocabulary, dtype=dtype)
+        for first in range(0, len(counted), step):
+            last = min(first + step, len(counted))
+            places: Any = slice(first, last) if everything else counted[first:last]
+            x = hidden[places].to(dtype)
+            w = None if token_weights is None else token_weights[places].to(sums)
+            z = torch.mm(x, head.t(), out=logits[: len(x)])
+            losses[places] = rows_of(z, targets[places], w, bias, settings, any(wanted))
+            if wanted[0]:
+                d_hidden[places] = (z @ head).to(d_hidden.dtype)
+            if wanted[1] and sums == dtype:
+                d_weight.addmm_(z.t(), x)
+            elif wanted[1]:
+                d_weight.add_(z.t() @ x)
+            if wanted[2]:
+                d_bias.add_(z.sum(0, dtype=sums))
+        bias_dtype = d_bias.dtype if bias is None else bias.dtype
+        return losses, d_hidden, d_weight.to(weight.dtype), d_bias.to(bias_dtype)
 
 
 def _rows_in_place(
@@ -269,18 +295,14 @@ def _rows_in_place(
     return loss[:, 0]
 
 
-def _exact(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32
-
-
 @_sum.register_fake
 def _(
     hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, token_weights: Tensor | None, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dtype, hidden_grad, weight_grad, bias_grad = options[5:]
-    bias_dtype = _exact(dtype) if bias is None else bias.dtype
+    bias_dtype = exact(dtype) if bias is None else bias.dtype
     return (
-        hidden.new_empty((), dtype=_exact(dtype)),
+        hidden.new_empty((), dtype=exact(dtype)),
         hidden.new_empty(hidden.shape if hidden_grad else (0,)),
         weight.new_empty(weight.shape if weight_grad else (0,)),
         weight.new_empty((weight.shape[0],) if bias_grad else (0,), dtype=bias_dtype),
@@ -291,7 +313,7 @@ def _(
 def _(
     hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, token_weights: Tensor | None, *options: Any
 ) -> Tensor:
-    return hidden.new_empty(len(hidden), dtype=_exact(options[5]))
+    return hidden.new_empty(len(hidden), dtype=exact(options[5]))
 
 
 def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -18,7 +18,8 @@ from nbllm.ops.kernels import rms_norm as norm_kernels
 from nbllm.ops.kernels import rope as rope_kernels
 from nbllm.ops.kernels import swiglu as swiglu_kernels
 from nbllm.ops.kernels import token_losses as loss_kernels
-from nbllm.ops.triton_linear_loss import chunks
+from nbllm.ops.linear_cross_entropy import Settings, chunks
+from nbllm.ops.triton_linear_loss import rows_by_kernel
 
 definitions = {
     name: sys.modules[f"nbllm.ops.{name}"] for name in ("linear_cross_entropy", "rms_norm", "rope", "swiglu")
@@ -134,8 +135,9 @@ KINDS = (
 
 
 def through_the_kernel(h: Tensor, w: Tensor, y: Tensor, b: Tensor | None, weights: Tensor | None, **kind: Any) -> Any:
-    settings = {"label_smoothing": 0.0, "focal_gamma": 0.0, "z_loss": 0.0, "softcap": 0.0} | kind
-    return chunks(h, w, y, b, weights, *settings.values(), -100, torch.float32, True, True, b is not None)
+    values = {"label_smoothing": 0.0, "focal_gamma": 0.0, "z_loss": 0.0, "softcap": 0.0} | kind
+    settings = Settings(**values, ignore_index=-100, dtype=torch.float32)
+    return chunks(h, w, y, b, weights, settings, (True, True, b is not None), rows_of=rows_by_kernel)
 
 
 def check_loss(n: int, d: int, v: int, kind: dict[str, Any], *, ignored: float = 0.3, extras: bool = True) -> None:
@@ -165,13 +167,13 @@ def check_linear_loss() -> None:
     for kind in KINDS:
         check_loss(37, 31, 123, kind)
         check_loss(37, 31, 123, kind, extras=False)
-    for shape in ((1, 1, 2), (3, 8, 4097), (2, 4, 50_257)):
+    for shape in ((1, 1, 2), (3, 8, 4097), (2, 4, 50_257), (2, 4, 129_920)):
         check_loss(*shape, KINDS[-1], ignored=0.0)
     check_loss(9, 5, 11, KINDS[-1], ignored=2.0)  # nothing counts
 
 
 def check_linear_loss_chunks() -> None:
-    sys.modules["nbllm.ops.triton_linear_loss"]._CHUNK_ROWS = 7  # type: ignore[attr-defined]
+    sys.modules["nbllm.ops.linear_cross_entropy"]._CHUNK_ROWS = 7  # type: ignore[attr-defined]
     check_loss(37, 31, 123, KINDS[-1])
     check_loss(37, 31, 123, KINDS[-1], ignored=0.0)
 
@@ -238,8 +240,8 @@ def check_through_autograd() -> None:
         op.register_kernel("cpu")(cuda)
     use_triton(["linear_loss"])
     called = []
-    original = module.chunks  # type: ignore[attr-defined]
-    module.chunks = lambda *args: called.append(1) or original(*args)  # type: ignore[attr-defined]
+    original = module.rows_by_kernel  # type: ignore[attr-defined]
+    module.rows_by_kernel = lambda *args: called.append(1) or original(*args)  # type: ignore[attr-defined]
     hidden, weight = torch.randn(12, 7, requires_grad=True), torch.randn(19, 7, requires_grad=True)
     targets = torch.randint(19, (12,))
     for reduction in ("sum", "mean", "none"):

@@ -155,6 +155,17 @@ def test_inputs_that_arent_contiguous_are_read_right_and_never_written() -> None
         assert torch.equal(tensor, old)
 
 
+def test_labels_and_rows_that_begin_anywhere_in_memory() -> None:
+    hidden, weight, targets, _, _ = case(14, 9, 17)
+    h, w, y = (torch.cat((tensor.flatten()[:1], tensor.flatten()))[1:] for tensor in (hidden, weight, targets))
+    h, w = h.view(14, 9), w.view(17, 9)
+    assert all(tensor.data_ptr() % 16 for tensor in (h, w, y))
+    got = run(lambda a, b: loss_of(a, b, y[1:]).loss, h[1:], w, None, torch.float32)
+    true = run(lambda a, b: reference(a, b, y[1:]).sum(), h[1:], w, None, torch.float64)
+    for value, expected in zip(got, true, strict=True):
+        torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_offsets_past_two_to_the_31() -> None:
     stride = 2**30 + 3
     store = torch.empty(2 * stride + 8)  # pages that nobody touches cost nothing

@@ -29,6 +29,7 @@ def test_fsdp_trains_what_one_process_trains(kit: Kit):
     start = check_plan(kit, "fsdp")
     assert (start["world_size"], start["wrapper"], start["parallel"]) == (2, "FSDPLossModel", "fsdp")
     assert start["blocks_cut"] == 5
+    assert start["fused"] == "torch"  # the head was gathered for its loss
     assert sum(start["parameters_by_rank"]) == start["parameters"]
     assert max(start["parameters_by_rank"]) < 0.6 * start["parameters"]
 

@@ -16,6 +16,7 @@ __all__ = ["kit"]  # the fixture
 def test_zero_trains_what_one_process_trains(kit: Kit, stage):
     start = check_plan(kit, f"zero{stage}")
     assert (start["world_size"], start["wrapper"], start["parallel"]) == (2, "DeepSpeedEngine", f"zero{stage}")
+    assert start["fused"] == "torch"  # the head was gathered for its loss
     assert max(start["optimizer_by_rank"]) < 0.51 * start["parameters"]
     assert sum(start["optimizer_by_rank"]) >= start["parameters"]
     if stage == 3:
