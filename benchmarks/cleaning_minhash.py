@@ -77,10 +77,10 @@ def ours(texts: list[str]) -> dict[str, Any]:
     (stage,) = parse_stages([f"dedup minhash threshold={THRESHOLD}"])
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "warm").mkdir()
-        run([given[0].slice(0, 20)], [stage], Path(folder, "warm"))
+        run(lambda skip: [given[0].slice(0, 20)][skip:], [stage], Path(folder, "warm"))
         Path(folder, "c").mkdir()
         wall, cpu = time.perf_counter(), time.process_time()
-        run(given, [stage], Path(folder, "c"))
+        run(lambda skip: given[skip:], [stage], Path(folder, "c"))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         import pyarrow as pa
 

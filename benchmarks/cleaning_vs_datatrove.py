@@ -137,10 +137,24 @@ def causes(python: str, texts: list[str], differing: dict[str, list[tuple[int, A
     return found
 
 
+def measured(python: str, part: list[str]) -> dict[str, Any]:
+    """One round: both sides over the same documents, ours also with datatrove's decisions."""
+    fast, same, other = ours(part, "paper"), ours(part, "datatrove"), ask(python, "peer", part)
+    seconds = {
+        who: {name: one["seconds"] for name, one in found.items()}
+        for who, found in (("nbllm", fast), ("datatrove", other))
+    }
+    reasons = {name: [same[name]["reasons"], other[name]["reasons"]] for name in RULES}
+    peak_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    return {"documents": len(part), "seconds": seconds, "reasons": reasons, "peak_memory_mb": peak_mb}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--documents", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=4, help="parts that are measured in turn")
+    parser.add_argument("--saved", type=Path, help="a folder in which rounds are kept, for a run in several calls")
+    parser.add_argument("--at-most", type=int, help="so many rounds in this call; the last call gives the result")
     options = parser.parse_args()
     from kept import keep
 
@@ -152,19 +166,31 @@ def main() -> None:
     agree = dict.fromkeys(RULES, 0)
     differing: dict[str, list[tuple[int, Any, Any]]] = {name: [] for name in RULES}
     size = -(-len(texts) // options.rounds)
+    peak_mb = new = 0
     for start in range(0, len(texts), size):
-        part = texts[start : start + size]
-        fast, same, other = ours(part, "paper"), ours(part, "datatrove"), ask(python, "peer", part)
+        file = options.saved / f"{start}-{size}.json" if options.saved else None
+        if file and file.exists():
+            one = json.loads(file.read_text(encoding="utf-8"))
+        elif new == options.at_most:
+            raise SystemExit(f"{new} rounds measured; the same call goes on")
+        else:
+            one = measured(python, texts[start : start + size])
+            new += 1
+            if file:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(json.dumps(one), encoding="utf-8")
+        peak_mb = max(peak_mb, one["peak_memory_mb"])
         for name in RULES:
-            speeds[name]["nbllm"].append(round(len(part) / fast[name]["seconds"]))
-            speeds[name]["datatrove"].append(round(len(part) / other[name]["seconds"]))
-            for number, (mine, theirs) in enumerate(zip(same[name]["reasons"], other[name]["reasons"], strict=True)):
+            for who, seconds in one["seconds"].items():
+                speeds[name][who].append(round(one["documents"] / seconds[name]))
+            for number, (mine, theirs) in enumerate(zip(*one["reasons"][name], strict=True)):
                 if (mine is None) == (theirs is None):
                     agree[name] += 1
                 else:
                     differing[name].append((start + number, mine, theirs))
-        for who, found in (("nbllm", fast), ("datatrove", other)):
-            speeds["all four"][who].append(round(len(part) / sum(one["seconds"] for one in found.values()), 1))
+        for who, seconds in one["seconds"].items():
+            speeds["all four"][who].append(round(one["documents"] / sum(seconds.values()), 1))
+        print(start, {name: {who: values[-1] for who, values in one.items()} for name, one in speeds.items()})
     total_bytes = sum(len(text.encode()) for text in texts)
     rows = {}
     for name, values in speeds.items():
@@ -183,7 +209,7 @@ def main() -> None:
         "mean_bytes": round(total_bytes / len(texts)),
         "not_ascii": sum(not text.isascii() for text in texts),
         "mb_per_s": round(rows["all four"]["documents_per_s"]["nbllm"] * total_bytes / len(texts) / 1e6, 2),
-        "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_memory_mb": peak_mb,
         "rules": rows,
         "differences": causes(python, texts, differing),
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 from nbllm.commands.base import Call, Command
 from nbllm.commands.options import Option
-from nbllm.errors import UsageError
+from nbllm.errors import Interrupted, UsageError
 
 
 def _run(call: Call) -> Any:
@@ -21,16 +21,21 @@ def _run(call: Call) -> Any:
     paths = [source for source in arguments.source if not _strings(source)]
     texts = [text for source in arguments.source if _strings(source) for text in source] or None
     functions = {name: value for name, value in call.namespace.items() if callable(value) and not name.startswith("_")}
-    corpus = call.session.clean(
-        *paths,
-        texts=texts,
-        stages=stages,
-        functions=functions,
-        progress=CalmProgress(call.say),
-        **arguments.only("name", "recipe", "text_column", "split", "max_expansion", "workers", "overwrite"),
-        **arguments.only("mix", "tokens", "bytes_per_token"),
-        **({"keep": _ids(arguments.keep)} if arguments.keep else {}),
-    )
+    try:
+        corpus = call.session.clean(
+            *paths,
+            texts=texts,
+            stages=stages,
+            functions=functions,
+            progress=CalmProgress(call.say),
+            say=call.say,
+            **arguments.only("name", "recipe", "text_column", "split", "max_expansion", "overwrite"),
+            **arguments.only("workers", "engine", "ray_address"),
+            **arguments.only("mix", "tokens", "bytes_per_token"),
+            **({"keep": _ids(arguments.keep)} if arguments.keep else {}),
+        )
+    except KeyboardInterrupt:
+        raise Interrupted("no corpus was made; the same cell run again goes on where this stopped") from None
     if corpus.reused:
         call.say(f"Corpus {corpus.name} was made with these stages from this text before: it is used again.")
     return corpus
@@ -71,7 +76,14 @@ COMMAND = Command(
         Option(name="--mix", help="shares of the sources, NAME=WEIGHT,…, or $weights (a dict)", kind="any"),
         Option(name="--tokens", help="tokens the mix takes, such as 1B; by default all without a copy", kind="any"),
         Option(name="--bytes-per-token", help="how tokens are estimated for the mix: 4 by default", kind="number"),
-        Option(name="--workers", help="processes", kind="integer", default=1),
+        Option(name="--workers", help="processes; 1 by default, with Ray the cluster's CPUs", kind="integer"),
+        Option(
+            name="--engine",
+            help="local, or ray: the same corpus from a cluster",
+            choices=("local", "ray"),
+            default="local",
+        ),
+        Option(name="--ray-address", help="a running Ray cluster: auto, ray://HOST:10001; by default a local one"),
         Option(
             name="--keep",
             help="ids of documents that no stage drops, or $ids (the panel marks them)",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +13,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nbllm.corpus.corpus import Corpus
-from nbllm.corpus.documents import batches
+from nbllm.corpus.documents import BATCH_DOCUMENTS, batches
 from nbllm.corpus.engine import Progress, file_stem, run
 from nbllm.corpus.mix_report import MixShare
 from nbllm.corpus.notes import Notes
 from nbllm.corpus.readers import MAX_EXPANSION, ReadOptions
 from nbllm.corpus.recipe import recipe_lines
 from nbllm.corpus.report import CorpusReport
+from nbllm.corpus.scratch import Scratch, open_scratch
 from nbllm.corpus.sources import Files, Source, default_name, find_sources
 from nbllm.corpus.stage import Stage
 from nbllm.corpus.stages import parse_stages
 from nbllm.corpus.stages.mix import Mix, mix_line
+from nbllm.corpus.stages.python import changed_functions
+from nbllm.corpus.steps import Runner
 from nbllm.corpus.workers import Workers
-from nbllm.errors import DataError, UsageError
-from nbllm.files import check_name, write_json
+from nbllm.errors import DataError, NotFoundError, StoreError, UsageError, did_you_mean
+from nbllm.files import check_name, read_json, write_json
 from nbllm.store import Store
 
+ENGINES = ("local", "ray")
 _FORMAT = 1
 """Raised whenever the files of a corpus change."""
 
@@ -46,13 +52,19 @@ def clean(
     tokens: int | str | None = None,
     bytes_per_token: float | None = None,
     functions: Mapping[str, Callable[..., Any]] | None = None,
-    workers: int = 1,
+    workers: int | None = None,
+    engine: str = "local",
+    ray_address: str | None = None,
     keep: Sequence[str] = (),
     overwrite: bool = False,
+    batch_documents: int = BATCH_DOCUMENTS,
     progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
     call: Mapping[str, Any] | None = None,
 ) -> Corpus:
     """Cleans text into a corpus; one made before by the same stages from the same content is reused.
+
+    An interrupted cleaning leaves no corpus, and goes on where it stopped when the same is cleaned again.
 
     Args:
         store: where the corpus goes.
@@ -69,11 +81,15 @@ def clean(
         tokens: how many the mix takes, such as `"1B"`; by default as many as there are without a copy.
         bytes_per_token: how tokens are estimated before there is a tokenizer; 4 by default.
         functions: what a stage line `python NAME` may name.
-        workers: processes that local stages use; the result doesn't depend on it.
+        workers: processes that local stages use, 1 by default, on Ray all its CPUs; the result doesn't depend on it.
+        engine: `local`, or `ray`, which measures on a Ray cluster and gives the same corpus.
+        ray_address: of a running cluster; see `ray_workers.on_ray`.
         keep: ids of documents that no stage drops (an allow-list).
         overwrite: replace a corpus of that name with another content.
+        batch_documents: documents that are worked on at once, at most; the result doesn't depend on it.
         progress: called with a stage's name, documents done and their total (while files are read
             an estimate from their bytes; None where it isn't known).
+        say: told in one line what should be known before, such as that an interrupted cleaning goes on.
         call: how to make the corpus again, kept in its manifest.
 
     Returns:
@@ -85,8 +101,14 @@ def clean(
         DataError: text that can't be read, or nothing left.
         StoreError: the name is in use by a different content.
     """
-    if workers < 1:
+    if engine not in ENGINES:
+        raise UsageError(f"There is no engine {engine!r}", next=did_you_mean(engine, ENGINES))
+    if ray_address is not None and engine != "ray":
+        raise UsageError("ray_address belongs to Ray", next="Add --engine ray")
+    if workers is not None and workers < 1:
         raise UsageError("workers is 1 or more", received=workers)
+    if batch_documents < 1:
+        raise UsageError("batch_documents is 1 or more", received=batch_documents)
     if not split:
         raise UsageError("split is file, line, blank or a marker", received=split)
     if max_expansion < 1:
@@ -117,12 +139,17 @@ def clean(
     same = store.reusable("corpus", parameters, ())
     if same is not None and (same.name == name or not overwrite):
         return Corpus(store, same, reused=True)
+    _tell_of_changed_functions(store, name, parameters, overwrite, say or (lambda line: None))
     started = time.monotonic()
-    notes = Notes()
-    with store.create("corpus", name, parameters=parameters, call=call, overwrite=overwrite) as draft:
-        runner = Workers(workers, keep) if workers > 1 else None
+    with (
+        store.create("corpus", name, parameters=parameters, call=call, overwrite=overwrite) as draft,
+        open_scratch(store, name, {**parameters, "batch": batch_documents}, say) as scratch,
+    ):
+        reading = _Reading(found, batch_documents, scratch)
+        notes = reading.notes
         told = _with_total(progress, found, notes) if progress else None
-        tally = run(_read(found, notes), chosen, draft.folder, keep=keep, progress=told, runner=runner)
+        with _runner(engine, workers, keep, ray_address) as runner:
+            tally = run(reading, chosen, draft.folder, scratch=scratch, keep=keep, progress=told, runner=runner)
         if keep:
             notes.hints += _not_found(draft.folder / "documents.arrow", keep)
         report = CorpusReport(
@@ -153,8 +180,53 @@ def clean(
     return Corpus(store, draft.manifest)
 
 
-def _read(sources: Sequence[Source], notes: Notes) -> Iterator[pa.RecordBatch]:
-    return batches(document for source in sources for document in source.documents(notes))
+@contextlib.contextmanager
+def _runner(engine: str, workers: int | None, keep: Sequence[str], ray_address: str | None) -> Iterator[Runner | None]:
+    """What applies local stages; None for this process."""
+    if engine == "ray":
+        from nbllm.corpus.ray_workers import on_ray
+
+        with on_ray(workers, keep, ray_address) as runner:
+            yield runner
+    else:
+        yield Workers(workers, keep) if workers is not None and workers > 1 else None
+
+
+def _tell_of_changed_functions(
+    store: Store, name: str, parameters: Mapping[str, Any], overwrite: bool, say: Callable[[str], None]
+) -> None:
+    """A notice where the corpus of that name was made with the same stages but another code of a function."""
+    try:
+        before = store.get("corpus", name).parameters
+    except (NotFoundError, StoreError):
+        return
+    changed = changed_functions(before.get("stages", []), parameters["stages"])
+    if not changed:
+        return
+    what = f"{' and '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed since the corpus {name} was made"
+    if not overwrite:
+        raise StoreError(what, next="Add --overwrite to make it again, or choose another --name")
+    say(f"{what}: it is made again.")
+
+
+class _Reading:
+    """The batches of all sources, and what reading them had to tell.
+
+    The notes are kept in the scratch once all is read, since a cleaning that goes on after that doesn't read again.
+    """
+
+    def __init__(self, sources: Sequence[Source], batch_documents: int, scratch: Scratch) -> None:
+        self._sources = sources
+        self._batch_documents = batch_documents
+        self._kept = scratch.folder / "notes.json"
+        self.notes = Notes(**read_json(self._kept)) if self._kept.exists() else Notes()
+
+    def __call__(self, start: int) -> Iterator[pa.RecordBatch]:
+        """Batches from the first on; reads from the beginning, leaving out what isn't wanted."""
+        self.notes.clear()
+        documents = (document for source in self._sources for document in source.documents(self.notes))
+        yield from batches(documents, batch_documents=self._batch_documents, skip=start)
+        write_json(self._kept, asdict(self.notes))
 
 
 def _with_total(progress: Progress, sources: Sequence[Source], notes: Notes) -> Progress:

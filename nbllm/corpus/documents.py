@@ -54,19 +54,22 @@ def batches(
     *,
     batch_documents: int = BATCH_DOCUMENTS,
     batch_bytes: int = BATCH_BYTES,
+    skip: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Cuts (text, id, source) triples into record batches of `SCHEMA`, in order."""
+    """Cuts (text, id, source) triples into record batches of `SCHEMA`, in order, and leaves out the first `skip`."""
     rows: list[tuple[str, str, str]] = []
-    first = size_bytes = 0
+    first = size_bytes = cut = 0
     for text, identity, source in documents:
         text = well_formed(text)
         rows.append((text, well_formed(identity), source))
         size_bytes += 4 * len(text) if not text.isascii() else len(text)
         if len(rows) >= batch_documents or size_bytes >= batch_bytes:
-            yield _batch(rows, first)
+            if cut >= skip:
+                yield _batch(rows, first)
             first += len(rows)
+            cut += 1
             rows, size_bytes = [], 0
-    if rows:
+    if rows and cut >= skip:
         yield _batch(rows, first)
 
 

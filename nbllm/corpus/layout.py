@@ -246,7 +246,9 @@ def _classes() -> NDArray[np.uint8]:
     """The class of every code point."""
     table = np.zeros(sys.maxunicode + 1, np.uint8)
     # one string of all code points, a space in the place of surrogates, so that positions are code points
-    everything = "".join([*map(chr, range(0xD800)), " " * 0x800, *map(chr, range(0xE000, sys.maxunicode + 1))])
+    points = np.arange(sys.maxunicode + 1, dtype="<u4")
+    points[0xD800:0xE000] = 0x20
+    everything = points.tobytes().decode("utf-32-le")
 
     def mark(pattern: str, kind: int) -> None:
         for match in re.finditer(f"(?:{pattern})+", everything):

@@ -27,6 +27,10 @@ class Notes:
     aside: list[dict[str, Any]] = field(default_factory=list)
     """The first rows and files left out: `file`, `row` (None for a whole file), `why`, `content` (its beginning)."""
 
+    def clear(self) -> None:
+        """Forgets everything, for sources that are read again from their beginning."""
+        self.__dict__.update(Notes().__dict__)
+
     def bad(self, file: str, row: int, why: str, content: bytes | str = "") -> None:
         """Counts a row that couldn't be read, and keeps it aside."""
         self.bad_rows[file] = self.bad_rows.get(file, 0) + 1

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nbllm.corpus.engine import Count
 from nbllm.corpus.mix_report import MixShare, mix_table, repeated
+from nbllm.corpus.tally import Count
 
 WARN_SHARE = 0.5
 WARN_DOCUMENTS = 20

@@ -131,8 +131,8 @@ def _composed(texts: pa.Array) -> pa.Array:
 @functools.cache
 def _lowered_values() -> Hashes:
     """A random value for each code point; capitals have those of their small letters."""
-    lowered = [chr(point).lower() for point in range(sys.maxunicode + 1)]
-    return mix(np.array([ord(text[0]) for text in lowered], np.uint64))
+    count = sys.maxunicode + 1
+    return mix(np.fromiter((ord(chr(point).lower()[0]) for point in range(count)), np.uint64, count))
 
 
 @functools.lru_cache(maxsize=2)

@@ -96,8 +96,6 @@ class Stage(ABC):
     """One line for help."""
     VERSION: ClassVar[int] = 1
     """Raised whenever the same arguments would decide otherwise, so that older corpora aren't reused."""
-    PORTABLE: ClassVar[bool] = True
-    """Its line says everything, so that another process can make it."""
     EVIDENCE: ClassVar[Mapping[str, str]] = {}
     """The score behind a reason, where a stage has many."""
     HANDLES: ClassVar[tuple[Handle, ...]] = ()
@@ -142,6 +140,10 @@ class Stage(ABC):
                 text = ",".join(value) if isinstance(value, tuple) else f"{value}"
                 shown.append(text if known.positional else f"{name}={text}")
         return " ".join(shown)
+
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """The functions of the notebook that its line names; with these the line says everything."""
+        return {}
 
     def parameters(self) -> dict[str, Any]:
         """What makes two stages the same, as JSON."""

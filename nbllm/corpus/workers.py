@@ -1,17 +1,19 @@
 """Local stages in other processes: batches go out and scores come back as Arrow streams over pipes.
 
 The processes are plain `python -m nbllm.corpus.workers`, so that neither the notebook's main module is imported again
-nor a kernel with threads forked, and nothing is pickled. What comes back is applied here by the same code that a single
-process uses, in the order of the batches, so that the result can't depend on the number of workers. Stages that hold a
-function of the notebook, and those after one, run here.
+nor a kernel with threads forked. What comes back is applied here by the same code that a single process uses, in the
+order of the batches, so that the result can't depend on the number of workers. A function of the notebook goes to the
+processes by cloudpickle, over the pipe from this process and from nowhere else; where it holds something that can't go
+(an open file, a lock), its stage and those after it run here.
 
-Frames on a pipe: 8 bytes length (big-endian), then so many bytes. To a worker: first the stages' lines and the ids to
-keep as JSON, then one Arrow stream a batch. From a worker for each batch: a JSON list of the following frames' kinds,
-then the frames.
+Frames on a pipe: 8 bytes length (big-endian), then so many bytes. To a worker: first the lines of the stages and of the
+global stage that follows, functions, import paths and the ids to keep, as JSON, then one Arrow stream a batch. From a
+worker for each batch: a JSON list of the following frames' kinds, then the frames.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import queue
@@ -19,19 +21,29 @@ import subprocess
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 import pyarrow as pa
 
-from nbllm.corpus.engine import Step, allow_list, apply_outcome, run_here
-from nbllm.corpus.stage import Outcome, Stage
+from nbllm.corpus.stage import GlobalStage, Outcome, Stage
+from nbllm.corpus.steps import Chain, Done, Step, allow_list, apply_outcome, run_here
 from nbllm.errors import DataError, NbllmError, RunError, UsageError
 
 _ERRORS: dict[str, type[NbllmError]] = {error.__name__: error for error in (UsageError, DataError)}
-_Chain = Sequence[tuple[int, Stage]]
-_Reply = list[tuple[pa.RecordBatch, pa.Array, "pa.Array | None"]]
+Prepared = tuple[pa.RecordBatch, list[Step]]
+
+
+@dataclass
+class Reply:
+    """What a worker found in a batch."""
+
+    outcomes: list[tuple[pa.RecordBatch, pa.Array, pa.Array | None]] = field(default_factory=list)
+    """Scores, reasons and edited texts of each stage."""
+    keys: pa.RecordBatch | None = None
+    """Of the global stage that follows."""
 
 
 class Workers:
@@ -47,63 +59,113 @@ class Workers:
         self._ids = list(keep)
         self._keep = allow_list(self._ids)
 
-    def __call__(self, chain: _Chain, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, list[Step]]]:
-        """Applies a chain to batches, as `engine.Runner` says."""
-        here = next((index for index, (_, stage) in enumerate(chain) if not stage.PORTABLE), len(chain))
+    def __call__(self, chain: Chain, following: GlobalStage | None, stream: Iterable[Prepared]) -> Iterator[Done]:
+        """Applies a chain to batches, as `steps.Runner` says."""
+        here = next((index for index, (_, stage) in enumerate(chain) if packed(stage) is None), len(chain))
         first = next((index for index, (number, _) in enumerate(chain) if number), len(chain))
-        away = chain[first:here]
-        if not away:
-            yield from run_here(chain, batches, keep=self._keep)
+        away, after = chain[first:here], chain[here:]
+        last = following if not after else None
+        if not away and last is None:
+            yield from run_here(chain, following, stream, keep=self._keep)
             return
-        prepared = run_here(chain[:first], batches, keep=self._keep)
-        for batch, steps in self._away(away, prepared):
-            for rest, more in run_here(chain[here:], [batch], keep=self._keep):
-                yield rest, steps + more
+        prepared = ((done.batch, done.steps) for done in run_here(chain[:first], None, stream, keep=self._keep))
+        for done in self._away(away, last, prepared):
+            if after:
+                yield from run_here(after, following, [(done.batch, done.steps)], keep=self._keep)
+            else:
+                yield done
 
-    def _away(
-        self, chain: _Chain, prepared: Iterator[tuple[pa.RecordBatch, list[Step]]]
-    ) -> Iterator[tuple[pa.RecordBatch, list[Step]]]:
-        lines = [stage.line() for _, stage in chain]
-        with contextlib.ExitStack() as stack:
-            idle: queue.Queue[_Worker] = queue.Queue()
-            for _ in range(self._count):
-                worker = _Worker(lines, self._ids)
-                stack.callback(worker.close)
-                idle.put(worker)
-            pool = ThreadPoolExecutor(self._count)
-            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-            waiting: deque[tuple[pa.RecordBatch, list[Step], Future[_Reply]]] = deque()
-            for batch, steps in prepared:
-                waiting.append((batch, steps, pool.submit(_ask, idle, batch)))
+    def _away(self, chain: Chain, following: GlobalStage | None, prepared: Iterator[Prepared]) -> Iterator[Done]:
+        orders = {
+            "stages": [stage.line() for _, stage in chain],
+            "following": following.line() if following is not None else None,
+            "keep": self._ids,
+            "functions": {name: value for _, stage in chain for name, value in (packed(stage) or {}).items()},
+            "path": sys.path,
+        }
+        with self._asked(orders) as ask:
+            waiting: deque[tuple[Prepared, Callable[[], Reply]]] = deque()
+            for one in prepared:
+                waiting.append((one, ask(one[0]) if len(one[0]) else Reply))
                 if len(waiting) > 2 * self._count:
                     yield _applied(chain, *waiting.popleft(), self._keep)
             while waiting:
                 yield _applied(chain, *waiting.popleft(), self._keep)
 
+    @contextlib.contextmanager
+    def _asked(self, orders: dict[str, Any]) -> Iterator[Callable[[pa.RecordBatch], Callable[[], Reply]]]:
+        """Gives what hands a batch to a worker; what that returns waits for the reply."""
+        with contextlib.ExitStack() as stack:
+            idle: queue.Queue[_Worker] = queue.Queue()
+            for _ in range(self._count):
+                worker = _Worker(orders)
+                stack.callback(worker.close)
+                idle.put(worker)
+            pool = ThreadPoolExecutor(self._count)
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            yield lambda batch: pool.submit(_ask, idle, batch).result
 
-def _ask(idle: queue.Queue[_Worker], batch: pa.RecordBatch) -> _Reply:
+
+def packed(stage: Stage) -> dict[str, str] | None:
+    """A stage's functions by name, as text for another process; None where one can't go."""
+    import cloudpickle
+
+    try:
+        return {
+            name: base64.b64encode(cloudpickle.dumps(function)).decode() for name, function in stage.functions().items()
+        }
+    except Exception:  # whatever a value that the function refers to raises
+        return None
+
+
+def unpacked(functions: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
+    """The functions that `packed` gave, in the other process."""
+    import cloudpickle
+
+    return {name: cloudpickle.loads(base64.b64decode(value)) for name, value in functions.items()}
+
+
+def _ask(idle: queue.Queue[_Worker], batch: pa.RecordBatch) -> Reply:
     worker = idle.get()
     try:
-        return worker.ask(batch) if len(batch) else []
+        return worker.ask(batch)
     finally:
         idle.put(worker)
 
 
-def _applied(
-    chain: _Chain, batch: pa.RecordBatch, steps: list[Step], reply: Future[_Reply], keep: pa.Array | None
-) -> tuple[pa.RecordBatch, list[Step]]:
-    steps = list(steps)
-    for (number, _), (scores, reasons, texts) in zip(chain, reply.result(), strict=False):
+def _applied(chain: Chain, prepared: Prepared, reply: Callable[[], Reply], keep: pa.Array | None) -> Done:
+    batch, steps = prepared[0], list(prepared[1])
+    found = reply()
+    for (number, _), (scores, reasons, texts) in zip(chain, found.outcomes, strict=False):
         step = apply_outcome(number, batch, Outcome(scores, texts), reasons, keep)
         steps.append(step)
         batch = step.after
-    return batch, steps
+    return Done(batch, steps, found.keys)
+
+
+def reply_of(head: Any, frames: list[bytes]) -> Reply:
+    """What `Measure.answer` said, in this process; raises the error that it tells of."""
+    if isinstance(head, dict):
+        error = _ERRORS.get(head["error"], RunError)
+        raise error(head["what"], received=head["received"], next=head["next"])
+    reply = Reply()
+    for kind, data in zip(head, frames, strict=True):
+        frame = from_bytes(data)
+        if kind == "keys":
+            reply.keys = frame
+        elif kind == "texts":
+            scores, reasons, _ = reply.outcomes[-1]
+            reply.outcomes[-1] = (scores, reasons, frame["text"])
+        else:
+            names = [name for name in frame.schema.names if name != "reason"]
+            reply.outcomes.append((frame.select(names), frame["reason"], None))
+    return reply
 
 
 class _Worker:
     """One process and its pipes."""
 
-    def __init__(self, lines: list[str], keep: list[str]) -> None:
+    def __init__(self, orders: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "nbllm.corpus.workers"],
             stdin=subprocess.PIPE,
@@ -112,32 +174,21 @@ class _Worker:
             start_new_session=True,  # an interrupt of the kernel is for the kernel, which then ends this process
         )
         assert self._process.stdin is not None
-        _write(self._process.stdin, json.dumps({"stages": lines, "keep": keep}).encode())
+        _write(self._process.stdin, json.dumps(orders).encode())
 
-    def ask(self, batch: pa.RecordBatch) -> _Reply:
-        """What the chain finds in a batch: scores, reasons and edited texts of each stage."""
+    def ask(self, batch: pa.RecordBatch) -> Reply:
+        """What the chain finds in a batch."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            _write(self._process.stdin, _to_bytes(batch))
-            kinds = json.loads(_read(self._process.stdout))
-            if isinstance(kinds, dict):
-                error = _ERRORS.get(kinds["error"], RunError)
-                raise error(kinds["what"], received=kinds["received"], next=kinds["next"])
-            frames = [_from_bytes(_read(self._process.stdout)) for _ in kinds]
+            _write(self._process.stdin, to_bytes(batch))
+            head = json.loads(_read(self._process.stdout))
+            frames = [_read(self._process.stdout) for _ in head] if isinstance(head, list) else []
         except (BrokenPipeError, EOFError) as error:
             raise RunError(
                 f"A cleaning process ended by itself (exit code {self._process.poll()})", next="Clean with --workers 1"
             ) from error
-        reply: _Reply = []
-        for kind, frame in zip(kinds, frames, strict=True):
-            if kind == "texts":
-                scores, reasons, _ = reply[-1]
-                reply[-1] = (scores, reasons, frame["text"])
-            else:
-                names = frame.schema.names
-                reply.append((frame.select([name for name in names if name != "reason"]), frame["reason"], None))
-        return reply
+        return reply_of(head, frames)
 
     def close(self) -> None:
         """Ends the process."""
@@ -151,51 +202,90 @@ class _Worker:
 
 def _serve(source: IO[bytes], sink: IO[bytes]) -> None:
     """The worker's side: reads batches until the pipe closes."""
-    from nbllm.corpus.stages import parse_stages
-
-    asked = json.loads(_read(source))
-    stages, keep = parse_stages(asked["stages"]), allow_list(asked["keep"])
+    measure = Measure(json.loads(_read(source)))
     while True:
         try:
-            batch = _from_bytes(_read(source))
+            data = _read(source)
         except EOFError:
             return
-        kinds, frames = [], []
+        head, frames = measure.answer(data)
+        _write(sink, json.dumps(head).encode())
+        for frame in frames:
+            _write(sink, frame)
+
+
+class Measure:
+    """The stages of a worker, made from its orders when the first batch comes."""
+
+    def __init__(self, orders: dict[str, Any]) -> None:
+        self._orders: dict[str, Any] | None = orders
+        self._stages: list[Stage] = []
+        self._keep = allow_list(orders["keep"])
+        self._following: GlobalStage | None = None
+
+    def answer(self, data: bytes) -> tuple[Any, list[Any]]:
+        """What the stages find in a batch: the kinds of frames, and the frames; or what went wrong."""
         try:
-            for stage in stages:
-                outcome = stage.measure(batch)
-                reasons = stage.decide(outcome.scores)
-                columns = dict(zip(outcome.scores.schema.names, outcome.scores.columns, strict=True))
-                kinds.append("scores")
-                frames.append(pa.record_batch({**columns, "reason": reasons}))
-                if outcome.texts is not None:
-                    kinds.append("texts")
-                    frames.append(pa.record_batch({"text": outcome.texts}))
-                batch = apply_outcome(0, batch, outcome, reasons, keep).after
-                if not len(batch):
-                    break
+            self._prepare()
+            kinds, frames = self._measure(from_bytes(data))
         except NbllmError as error:
             received = None if error.received is None else str(error.received)
-            _write(sink, json.dumps({"error": type(error).__name__, "what": error.what, "received": received,
-                                     "next": error.next}).encode())  # fmt: skip
-            continue
+            return {"error": type(error).__name__, "what": error.what, "received": received, "next": error.next}, []
         except Exception:
             what = f"A cleaning process failed: {traceback.format_exc(limit=-1).strip().splitlines()[-1]}"
-            _write(sink, json.dumps({"error": "", "what": what, "received": None, "next": None}).encode())
-            continue
-        _write(sink, json.dumps(kinds).encode())
-        for frame in frames:
-            _write(sink, _to_bytes(frame))
+            return {"error": "", "what": what, "received": None, "next": None}, []
+        return kinds, [to_bytes(frame).to_pybytes() for frame in frames]
+
+    def _prepare(self) -> None:
+        from nbllm.corpus.stages import parse_stages
+
+        if self._orders is None:
+            return
+        orders = self._orders
+        sys.path.extend(path for path in orders["path"] if path not in sys.path)
+        try:
+            functions = unpacked(orders["functions"])
+        except Exception as error:
+            raise UsageError(
+                f"{', '.join(orders['functions'])} can't be used in another process: {error}",
+                next="Clean with --workers 1",
+            ) from error
+        self._stages = parse_stages(orders["stages"], functions)
+        following = parse_stages([orders["following"]])[0] if orders["following"] else None
+        assert following is None or isinstance(following, GlobalStage)
+        self._following = following
+        self._orders = None
+
+    def _measure(self, batch: pa.RecordBatch) -> tuple[list[str], list[pa.RecordBatch]]:
+        kinds, frames = [], []
+        for stage in self._stages:
+            outcome = stage.measure(batch)
+            reasons = stage.decide(outcome.scores)
+            columns = dict(zip(outcome.scores.schema.names, outcome.scores.columns, strict=True))
+            kinds.append("scores")
+            frames.append(pa.record_batch({**columns, "reason": reasons}))
+            if outcome.texts is not None:
+                kinds.append("texts")
+                frames.append(pa.record_batch({"text": outcome.texts}))
+            batch = apply_outcome(0, batch, outcome, reasons, self._keep).after
+            if not len(batch):
+                return kinds, frames
+        if self._following is not None:
+            kinds.append("keys")
+            frames.append(self._following.keys(batch))
+        return kinds, frames
 
 
-def _to_bytes(batch: pa.RecordBatch) -> Any:
+def to_bytes(batch: pa.RecordBatch) -> Any:
+    """A batch as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     return sink.getvalue()
 
 
-def _from_bytes(data: bytes) -> pa.RecordBatch:
+def from_bytes(data: bytes) -> pa.RecordBatch:
+    """The batch of an Arrow stream."""
     return pa.ipc.open_stream(data).read_next_batch()
 
 

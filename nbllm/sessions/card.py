@@ -47,13 +47,14 @@ class SessionCard:
     rows: tuple[CardRow, ...]
     """What is current, in the order of the flow of data."""
     others: tuple[tuple[str, tuple[str, ...]], ...]
-    """Names of the other artefacts, by kind."""
+    """Names of the other artefacts, by kind, and what can go on."""
     live_runs: tuple[str, ...]
     """Names of the runs that live now."""
 
     @classmethod
     def of(cls, session: Session) -> SessionCard:
         """The card of a session as it is now."""
+        from nbllm.corpus.scratch import unfinished
         from nbllm.train import live_runs
 
         with session.lock:
@@ -76,6 +77,9 @@ class SessionCard:
             names = tuple(name for name in session.store.names(kind) if name != shown)
             if names:
                 others.append((kind, names))
+        waiting = tuple(map(str, unfinished(session.store)))
+        if waiting:
+            others.append(("interrupted cleaning, goes on with its cell", waiting))
         return cls(
             session=session.name,
             store=_short(session.store.root),

@@ -65,6 +65,7 @@ def remove_all(session: Session, *, yes: bool = False) -> list[Manifest]:
     Returns:
         What was removed.
     """
+    from nbllm.corpus.scratch import remove_unfinished
     from nbllm.train import live_runs
 
     doomed = [manifest for kind in KINDS for manifest in session.store.manifests(kind)]
@@ -75,17 +76,21 @@ def remove_all(session: Session, *, yes: bool = False) -> list[Manifest]:
         raise StoreError(f"This would remove everything: {shown}", next="Type %llm_session rm --all --yes")
     for manifest in doomed:
         _remove(session, manifest)
+    remove_unfinished(session.store)
     return doomed
 
 
 def collect(session: Session) -> list[Manifest]:
     """Removes what nothing uses and nbllm makes again by itself: token shards that no artefact was made from, and the
-    exports that `--backend` keeps. What a user made is never collected.
+    exports that `--backend` keeps; also what interrupted cleanings left. What a user made is never collected.
 
     Returns:
         What was removed.
     """
+    from nbllm.corpus.scratch import remove_unfinished
+
     store = session.store
+    remove_unfinished(store)
     used = {parent.hash for kind in KINDS for manifest in store.manifests(kind) for parent in manifest.parents}
     doomed = [manifest for manifest in store.manifests("shards") if manifest.hash not in used]
     doomed += store.manifests("export")

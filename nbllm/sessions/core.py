@@ -47,14 +47,15 @@ class Session(Tuning):
         Args:
             sources: files, folders, globs, `builtin:pydocs`, DataFrames, Arrow tables or datasets.
             options: `texts`, `recipe`, `stages`, `name`, `text_column`, `split`, `max_expansion`, `mix`, `tokens`,
-                `bytes_per_token`, `functions`, `workers`, `keep`, `overwrite` and `progress`.
+                `bytes_per_token`, `functions`, `workers`, `engine`, `ray_address`, `batch_documents`, `keep`,
+                `overwrite`, `progress` and `say`.
         """
         from nbllm.corpus import clean
 
-        recorded = {key: value for key, value in options.items() if key not in ("progress", "overwrite")}
+        recorded = {key: value for key, value in options.items() if key not in ("progress", "say", "overwrite")}
         call = {"method": "clean", "sources": recordable(list(sources)), "arguments": recordable(recorded)}
         corpus = clean(self.store, sources, call=call, **options)
-        corpus.asked = sources, {key: value for key, value in options.items() if key != "progress"}
+        corpus.asked = sources, {key: value for key, value in options.items() if key not in ("progress", "say")}
         with self.lock:
             self.corpus = corpus
         return corpus
@@ -289,7 +290,7 @@ class Session(Tuning):
 
     def gc(self) -> list[Manifest]:
         """Removes what nothing uses and is made again when needed (unused token shards, exports kept for
-        `--backend`); returns it."""
+        `--backend`), and what interrupted cleanings left; returns the artefacts."""
         from nbllm.sessions.contents import collect
 
         return collect(self)

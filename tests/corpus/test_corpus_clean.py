@@ -116,17 +116,83 @@ def test_workers_change_nothing(store: Store) -> None:
     assert list(two.texts()) == list(one.texts())
 
 
-def test_a_function_runs_here_among_workers(store: Store) -> None:
+SUFFIX = "!"
+
+
+def test_a_function_runs_in_workers(store: Store) -> None:
+    import os
+
+    extra = ["?"]
+
+    def note(text: str) -> str | None:
+        return f"{text.upper()}{SUFFIX}{extra[0]} {os.getpid()}"
+
+    stages = ["normalize", "python note", "length min=6"]
+    texts = ["abcd", "x", "efgh"] * 30
+    two = clean(store, texts=texts, stages=stages, functions={"note": note}, workers=2, batch_documents=5)
+    parts = [text.split() for text in two.texts()]
+    assert [part[0] for part in parts] == ["ABCD!?", "X!?", "EFGH!?"] * 30
+    pids = {part[1] for part in parts}
+    assert str(os.getpid()) not in pids
+    assert len(pids) <= 2
+
+
+def test_a_function_that_cannot_go_to_workers_runs_here(store: Store) -> None:
+    import threading
+
+    lock = threading.Lock()
     seen: list[str] = []
 
     def note(text: str) -> str | None:
-        seen.append(text)
+        with lock:
+            seen.append(text)
         return text.upper()
 
     stages = ["normalize", "python note", "length min=3"]
     corpus = clean(store, texts=["abcd", "x", "efgh"], stages=stages, functions={"note": note}, workers=2)
     assert list(corpus.texts()) == ["ABCD", "EFGH"]
     assert seen == ["abcd", "x", "efgh"]
+
+
+def test_a_function_that_fails_in_a_worker_names_its_document(store: Store) -> None:
+    def note(text: str) -> str | None:
+        return text if text != "b" else str(1 / 0)
+
+    with pytest.raises(DataError, match=r"python note failed on document texts:2: ZeroDivisionError"):
+        clean(store, texts=["a", "b"], stages=["python note"], functions={"note": note}, workers=2)
+
+
+def test_a_function_that_changed_is_told_of(store: Store) -> None:
+    def first(text: str) -> str:
+        return text + "1"
+
+    def second(text: str) -> str:
+        return text + "2"
+
+    options: dict[str, Any] = {"texts": ["a"], "stages": ["python note"], "name": "docs"}
+    clean(store, functions={"note": first}, **options)
+    with pytest.raises(StoreError, match=r"note has changed since the corpus docs was made\. Add --overwrite"):
+        clean(store, functions={"note": second}, **options)
+    lines: list[str] = []
+    corpus = clean(store, functions={"note": second}, overwrite=True, say=lines.append, **options)
+    assert list(corpus.texts()) == ["a2"]
+    assert lines == ["note has changed since the corpus docs was made: it is made again."]
+    with pytest.raises(StoreError, match="A different corpus is already named"):
+        clean(store, functions={"note": second}, **{**options, "texts": ["b"]})
+
+
+def test_batch_sizes_and_workers_give_the_same_hash(store: Store, tmp_path: Path) -> None:
+    texts = [text for text in varied() for _ in range(2)] + [f"{number} " * 90 for number in range(900)]
+    more = [f"The other text of the number {number}, and it has a few words that are its own: {number * 31}. " * 3
+            for number in range(700)]  # fmt: skip
+    hashes = set()
+    for workers, batch in ((1, 100), (1, 10_000), (2, 1000)):
+        made = clean(
+            Store(tmp_path / f"{workers}-{batch}"), [more], texts=texts, name="one", workers=workers,
+            batch_documents=batch, stages=[*STAGES, "dedup minhash", "mix texts:0.5,values:0.5 tokens=100K"],
+        )  # fmt: skip
+        hashes.add(made.manifest.hash)
+    assert len(hashes) == 1
 
 
 def test_workers_end_with_an_interrupt(store: Store) -> None:

@@ -204,7 +204,7 @@ def test_nothing_depends_on_batches(tmp_path: Path) -> None:
     for size in (1, 7, 1000):
         folder = tmp_path / str(size)
         folder.mkdir()
-        tally = run(batches(documents, batch_documents=size), stages, folder)
+        tally = run(lambda skip, size=size: batches(documents, batch_documents=size, skip=skip), stages, folder)
         import pyarrow as pa
 
         tables = {
@@ -212,6 +212,59 @@ def test_nothing_depends_on_batches(tmp_path: Path) -> None:
         }
         results.append((tables, tally.counts()))
     assert results[0] == results[1] == results[2]
+
+
+def test_nothing_depends_on_how_many_keys_are_looked_at_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nbllm.corpus import keyed
+    from nbllm.corpus.stages import minhash
+
+    rng = random.Random(5)
+    texts = [prose(rng.randrange(30), 70) for _ in range(80)] + [changed(prose(seed, 70), 3) for seed in range(30)]
+    texts = [f"{text}\n\nshared paragraph {index % 9}\n---" for index, text in enumerate(texts)]
+    stages = ["dedup exact", "dedup minhash", "dedup paragraph", "dedup line"]
+    whole = cleaned(tmp_path, texts, *stages, name="docs")
+    monkeypatch.setattr(keyed, "AT_ONCE", 7)
+    monkeypatch.setattr(minhash, "_CACHE_SHINGLES", 100)
+    monkeypatch.setattr(minhash, "_NEW_PAIRS", 3)
+    other = clean(Store(tmp_path / "other"), texts=texts, stages=stages, name="docs")
+    assert other.manifest.hash == whole.manifest.hash
+    assert 20 < len(whole) < 60
+    assert {stage.name for stage in whole.report.stages if stage.dropped.documents} == {"dedup exact", "dedup minhash"}
+
+
+def test_who_stays_is_decided_as_one_by_one() -> None:
+    """Against the plain definition, over random pairs."""
+    from nbllm.corpus.stages.minhash import resolve
+
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        pairs = sorted({(min(a, b), max(a, b)) for a, b in rng.integers(0, 40, (30, 2)).tolist() if a != b})
+        similarity = rng.choice([0.7, 0.8, 0.9, 1.0], len(pairs))
+        priority, rows = rng.permutation(40), np.arange(40) * 3
+        first, second = zip(*pairs, strict=True)
+        table = pa.table({"first": first, "second": second, "similarity": similarity})
+        scores, groups = resolve(table, priority, rows, 0.8)
+        near: dict[int, dict[int, float]] = {}
+        for (a, b), value in zip(pairs, similarity.tolist(), strict=True):
+            if value >= 0.8:
+                near.setdefault(a, {})[b] = near.setdefault(b, {})[a] = value
+        stays: set[int] = set()
+        for position in np.argsort(priority).tolist():
+            kept = [(value, -priority[other], other) for other, value in near.get(position, {}).items()
+                    if other in stays]  # fmt: skip
+            if not kept:
+                stays.add(position)
+            best = max(kept, default=None)
+            assert scores["similarity"][position].as_py() == (best and best[0])
+            assert scores["copy_of"][position].as_py() == (best and best[2] * 3)
+        for position in range(40):
+            reached, edge = {position}, [position]
+            while edge:
+                edge = [other for one in edge for other in near.get(one, {}) if other not in reached]
+                reached.update(edge)
+            assert groups[position].as_py() == (min(reached) if position in near else None)
 
 
 @pytest.mark.parametrize(

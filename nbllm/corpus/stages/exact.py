@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nbllm.corpus.keyed import parts, runs
+from nbllm.corpus.layout import Ints
+from nbllm.corpus.shingles import Hashes
 from nbllm.corpus.stage import GlobalStage, Rules, Settled, Texts
 from nbllm.corpus.stages.priority import priority_argument, rank
 from nbllm.corpus.words import lines
@@ -39,31 +43,34 @@ class DedupExact(GlobalStage):
         )
 
     def settle(self, keys: pa.Table, texts: Texts) -> Settled:
-        digests = np.frombuffer(
-            b"".join(chunk.buffers()[1][chunk.offset * 16 : (chunk.offset + len(chunk)) * 16]
-                     for chunk in keys["digest"].chunks),
-            dtype="V16",
-        )  # fmt: skip
-        halves = digests.view("<u8").reshape(-1, 2)
-        # lexsort's last key leads; it is stable, so that the first of the input comes first
-        order = np.lexsort((keys["rank"].to_numpy(), halves[:, 1], halves[:, 0]))
-        fresh = np.ones(len(order), bool)
-        fresh[1:] = digests[order[1:]] != digests[order[:-1]]
-        group_of_sorted = np.cumsum(fresh) - 1
-        first_of_group = order[fresh]
-        first = np.empty(len(order), np.int64)
-        first[order] = first_of_group[group_of_sorted]
-        sizes = np.bincount(group_of_sorted, minlength=1)
-        group = np.empty(len(order), np.int64)
-        group[order] = group_of_sorted
-        row = keys["row"].to_numpy()
-        positions = np.arange(len(order))
-        copy_of = pa.array(row[first], pa.int64(), mask=first == positions)
-        groups = pa.array(group, pa.int64(), mask=sizes[group] < 2) if len(order) else pa.array([], pa.int64())
-        return Settled(pa.table({"copy_of": copy_of}), groups)
+        column, rank_of, row = keys["digest"].chunks, keys["rank"].to_numpy(), keys["row"].to_numpy()
+        ends = np.cumsum([len(chunk) for chunk in column])
+        best = np.arange(len(row))
+        company = np.zeros(len(row), bool)
+        for _, places in parts(column):
+            digests = _digests(column, ends, places)
+            # lexsort's last key leads; it is stable, so that the first of the input comes first
+            order = np.lexsort((rank_of[places], digests[:, 1], digests[:, 0]))
+            starts, stops = runs(digests[order].view("V16")[:, 0])
+            sizes = stops - starts
+            members = places[order]
+            best[members] = np.repeat(members[starts], sizes)
+            company[members] = np.repeat(sizes > 1, sizes)
+        copy_of = pa.array(row[best], pa.int64(), mask=best == np.arange(len(row)))
+        return Settled(pa.table({"copy_of": copy_of}), pa.array(best, pa.int64(), mask=~company))
 
     def rules(self, scores: pa.RecordBatch) -> Rules:
         return [(pc.is_valid(scores["copy_of"]), "exact copy")]
+
+
+def _digests(column: Sequence[pa.Array], ends: Ints, places: Ints) -> Hashes:
+    """[places, 2]: both halves of the digests at ascending places of a column."""
+    found = []
+    cuts = np.searchsorted(places, ends)
+    for chunk, end, first, last in zip(column, ends, [0, *cuts[:-1]], cuts, strict=True):
+        halves = np.frombuffer(chunk.buffers()[1], "<u8", 2 * (chunk.offset + len(chunk))).reshape(-1, 2)
+        found.append(halves[places[first:last] - (end - len(chunk)) + chunk.offset])
+    return np.ascontiguousarray(np.concatenate(found))
 
 
 def _digest(text: str) -> bytes:

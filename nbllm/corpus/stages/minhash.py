@@ -14,7 +14,7 @@ similarity 0.8 becomes a candidate with probability 1 - (1 - 0.8**8)**14 = 0.92.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from nbllm.corpus.keyed import parts, runs
 from nbllm.corpus.layout import Ints
 from nbllm.corpus.shingles import Hashes, distinct, mix, shingles
 from nbllm.corpus.stage import GlobalStage, Rules, Settled, Texts, argument
@@ -34,8 +35,10 @@ _ALL_PAIRS_UP_TO = 16
 """In a bucket of more candidates each is compared with representatives only, not with every other one."""
 _REPRESENTATIVES = 32
 _PREPARED = 256
-_CACHE_SHINGLES = 20_000_000
-"""64-bit shingles kept in memory while candidates are verified: 160 MB."""
+_CACHE_SHINGLES = 4_000_000
+"""64-bit shingles kept in memory while candidates are verified: 32 MB."""
+_NEW_PAIRS = 500_000
+"""Pairs held in a dict, about 100 bytes each, before they go into arrays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,28 +80,22 @@ class DedupMinhash(GlobalStage):
         )
 
     def settle(self, keys: pa.Table, texts: Texts) -> Settled:
-        characters = keys["characters"].to_numpy().astype(np.int64)
-        # best source first, then the longest, then the first of the input: lexsort's last key leads
-        order = np.lexsort((np.arange(len(characters)), -characters, keys["rank"].to_numpy()))
+        characters, counts = keys["characters"].to_numpy(), keys["shingles"].to_numpy()
+        # best source first, then the longest, then the first of the input: lexsort's last key leads, and it is stable
+        order = np.lexsort((-characters.astype(np.int64), keys["rank"].to_numpy()))
         priority = np.empty(len(order), np.int64)
         priority[order] = np.arange(len(order))
-        alive = np.flatnonzero(keys["shingles"].to_numpy() > 0)
         verify = _Verifier(texts, self.ngram)
-        pairs: dict[tuple[int, int], float] = {}
+        known = _Pairs(len(order))
         for index in range(self.bands):
-            buckets = _buckets(keys[f"band{index}"].to_numpy(), alive, priority)
-            for group in _groups([bucket for bucket in buckets if _unseen(bucket, pairs)]):
-                verify.prepare(np.concatenate(group).tolist())
-                for bucket in group:
-                    self._compare(bucket, verify, pairs)
-        ordered = sorted(pairs)
-        table = pa.table(
-            {
-                "first": pa.array([pair[0] for pair in ordered], pa.int64()),
-                "second": pa.array([pair[1] for pair in ordered], pa.int64()),
-                "similarity": pa.array([pairs[pair] for pair in ordered], pa.float64()),
-            }
-        )
+            for values, places in parts(keys[f"band{index}"].chunks):
+                filled = counts[places] > 0
+                for group in _groups(_buckets(values[filled], places[filled], priority, known), counts):
+                    verify.prepare(np.concatenate(group).tolist())
+                    for bucket in group:
+                        self._compare(bucket, verify, known)
+            known.settle()
+        table = known.table()
         scores, groups = resolve(table, priority, keys["row"].to_numpy(), self.threshold)
         return Settled(scores, groups, {"pairs": table})
 
@@ -119,21 +116,23 @@ class DedupMinhash(GlobalStage):
             key = mix(key ^ signature[:, :, index])
         return key
 
-    def _compare(self, bucket: NDArray[np.int64], verify: _Verifier, pairs: dict[tuple[int, int], float]) -> None:
+    def _compare(self, bucket: Ints, verify: _Verifier, known: _Pairs) -> None:
         """Verifies the pairs of one bucket, whose members come best first."""
         members = bucket.tolist()
+        few = len(members) <= _ALL_PAIRS_UP_TO
         representatives: list[int] = []
         for index, member in enumerate(members):
             found = False
-            for other in members[:index] if len(members) <= _ALL_PAIRS_UP_TO else representatives:
-                pair = (min(member, other), max(member, other))
-                if pair not in pairs:
-                    pairs[pair] = verify(*pair)
-                if pairs[pair] >= self.threshold:
+            for other in members[:index] if few else representatives:
+                similarity = known.get(member, other)
+                if similarity is None:
+                    similarity = verify(min(member, other), max(member, other))
+                    known.add(member, other, similarity)
+                if similarity >= self.threshold:
                     found = True
-                    if len(members) > _ALL_PAIRS_UP_TO:
+                    if not few:
                         break
-            if not found and len(representatives) < _REPRESENTATIVES:
+            if not few and not found and len(representatives) < _REPRESENTATIVES:
                 representatives.append(member)
 
 
@@ -149,78 +148,130 @@ def resolve(
         threshold: the least similarity of a duplicate.
 
     Returns:
-        Scores (`similarity`, `copy_of`) by position; the number of the connected component by position, null for
-        documents without a near-duplicate.
+        Scores (`similarity`, `copy_of`) by position; the smallest position of the connected component by position,
+        null for documents without a near-duplicate.
     """
     similar = pairs.filter(pc.greater_equal(pairs["similarity"], threshold))
-    neighbours: dict[int, list[tuple[int, float]]] = {}
-    parent: dict[int, int] = {}
-
-    def root(position: int) -> int:
-        while parent.setdefault(position, position) != position:
-            parent[position] = parent[parent[position]]
-            position = parent[position]
-        return position
-
-    for first, second, similarity in zip(*(similar[name].to_pylist() for name in similar.column_names), strict=True):
-        neighbours.setdefault(first, []).append((second, similarity))
-        neighbours.setdefault(second, []).append((first, similarity))
-        low, high = sorted((root(first), root(second)))
-        parent[high] = low
-    stays: set[int] = set()
-    dropped: dict[int, tuple[float, int]] = {}
-    for position in sorted(neighbours, key=lambda position: priority[position]):
-        kept = [(similarity, -priority[other], other) for other, similarity in neighbours[position] if other in stays]
-        if kept:
-            similarity, _, other = max(kept)
-            dropped[position] = (similarity, other)
+    first, second = similar["first"].to_numpy(), similar["second"].to_numpy()
+    one, other = np.concatenate((first, second)), np.concatenate((second, first))
+    similarity = np.tile(similar["similarity"].to_numpy(), 2)
+    # the neighbours of each position, the most similar first and of equal ones the best
+    order = np.lexsort((priority[other], -similarity, one))
+    one, other, similarity = one[order], other[order], similarity[order]
+    starts, ends = runs(one)
+    positions = one[starts] if len(starts) else one
+    stays = np.zeros(len(rows), bool)
+    found = np.full(len(rows), np.nan)
+    copy_of = np.zeros(len(rows), np.int64)
+    for index in np.argsort(priority[positions]).tolist():
+        start, end, position = starts[index], ends[index], positions[index]
+        kept = np.flatnonzero(stays[other[start:end]])
+        if len(kept):
+            found[position], copy_of[position] = similarity[start + kept[0]], rows[other[start + kept[0]]]
         else:
-            stays.add(position)
-    similarities: list[float | None] = [None] * len(rows)
-    copies: list[int | None] = [None] * len(rows)
-    groups: list[int | None] = [None] * len(rows)
-    for position, (similarity, other) in dropped.items():
-        similarities[position], copies[position] = similarity, int(rows[other])
-    for position in neighbours:
-        groups[position] = root(position)
-    scores = pa.table({"similarity": pa.array(similarities, pa.float64()), "copy_of": pa.array(copies, pa.int64())})
-    return scores, pa.array(groups, pa.int64())
+            stays[position] = True
+    none = np.isnan(found)
+    scores = pa.table(
+        {"similarity": pa.array(found, pa.float64(), mask=none), "copy_of": pa.array(copy_of, pa.int64(), mask=none)}
+    )
+    alone = np.ones(len(rows), bool)
+    alone[positions] = False
+    return scores, pa.array(_components(len(rows), first, second), pa.int64(), mask=alone)
 
 
-def _buckets(
-    keys: Hashes, alive: NDArray[np.int64], priority: NDArray[np.int64]
-) -> Iterator[NDArray[np.int64]]:  # fmt: skip
-    """Positions that share a key, at least two each, best first; buckets in the order of their best member."""
-    if not len(alive):
-        return
-    order = alive[np.lexsort((priority[alive], keys[alive]))]
-    sorted_keys = keys[order]
-    starts = np.flatnonzero(np.concatenate(([True], sorted_keys[1:] != sorted_keys[:-1])))
-    ends = np.append(starts[1:], len(order))
-    found = [order[start:end] for start, end in zip(starts, ends, strict=True) if end - start > 1]
-    yield from sorted(found, key=lambda bucket: priority[bucket[0]])
+def _components(count: int, first: Ints, second: Ints) -> Ints:
+    """The smallest position that each one is connected to."""
+    label = np.arange(count)
+    while True:
+        low = np.minimum(label[first], label[second])
+        before = label.copy()
+        # labels go to both ends and to what those are labelled with, then every label follows its own
+        for ends in (first, second, before[first], before[second]):
+            np.minimum.at(label, ends, low)
+        label = label[label]
+        if np.array_equal(label, before):
+            return label
 
 
-def _unseen(bucket: Ints, pairs: Mapping[tuple[int, int], float]) -> bool:
-    """Whether a bucket may hold a pair that wasn't compared yet."""
-    if len(bucket) != 2:
-        return True
-    first, second = bucket.tolist()
-    return (min(first, second), max(first, second)) not in pairs
+def _buckets(values: Hashes, places: Ints, priority: Ints, known: _Pairs) -> Iterator[Ints]:
+    """Positions that share a key, at least two each, best first; pairs that are known already are left out."""
+    order = np.lexsort((priority[places], values))
+    starts, ends = runs(values[order])
+    members = places[order]
+    sizes = ends - starts
+    two = starts[sizes == 2]
+    fresh = two[~known.has(members[two], members[two + 1])]
+    more = sizes > 2
+    for start, end in zip([*fresh.tolist(), *starts[more].tolist()], [*(fresh + 2).tolist(), *ends[more].tolist()],
+                          strict=True):  # fmt: skip
+        yield members[start:end]
 
 
-def _groups(buckets: list[Ints]) -> Iterator[list[Ints]]:
-    """Buckets by some hundred documents, whose n-grams are made at once."""
+def _groups(buckets: Iterable[Ints], counts: Ints) -> Iterator[list[Ints]]:
+    """Buckets by some hundred documents, fewer where they are long, whose n-grams are made at once."""
     group: list[Ints] = []
-    held = 0
+    held = long = 0
     for bucket in buckets:
         group.append(bucket)
         held += len(bucket)
-        if held >= _PREPARED:
+        long += int(counts[bucket].sum())
+        if held >= _PREPARED or long >= _CACHE_SHINGLES // 4:
             yield group
-            group, held = [], 0
+            group, held, long = [], 0, 0
     if group:
         yield group
+
+
+class _Pairs:
+    """Verified pairs with their similarity: 16 bytes each, those of the band at work some more.
+
+    Args:
+        documents: how many positions there are.
+    """
+
+    def __init__(self, documents: int) -> None:
+        self._documents = documents
+        self._codes = np.empty(0, np.int64)
+        self._similarities = np.empty(0, np.float64)
+        self._new: dict[int, float] = {}
+
+    def has(self, one: Ints, other: Ints) -> NDArray[np.bool_]:
+        """Whether each pair was verified in an earlier band."""
+        codes = np.minimum(one, other) * self._documents + np.maximum(one, other)
+        if not len(self._codes):
+            return np.zeros(len(codes), bool)
+        where = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        return np.asarray(self._codes[where] == codes, bool)
+
+    def get(self, one: int, other: int) -> float | None:
+        """The similarity of a pair; None where it isn't known."""
+        code = self._code(one, other)
+        if code in self._new:
+            return self._new[code]
+        where = int(np.searchsorted(self._codes, code))
+        return float(self._similarities[where]) if where < len(self._codes) and self._codes[where] == code else None
+
+    def add(self, one: int, other: int, similarity: float) -> None:
+        """Keeps a verified pair."""
+        self._new[self._code(one, other)] = similarity
+        if len(self._new) >= _NEW_PAIRS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Sorts the new pairs in among the others."""
+        codes = np.concatenate((self._codes, np.fromiter(self._new, np.int64, len(self._new))))
+        similarities = np.concatenate((self._similarities, np.fromiter(self._new.values(), np.float64, len(self._new))))
+        order = np.argsort(codes, kind="stable")
+        self._codes, self._similarities = codes[order], similarities[order]
+        self._new = {}
+
+    def table(self) -> pa.Table:
+        """`first`, `second` (positions, the smaller first) and `similarity`, in order."""
+        first, second = np.divmod(self._codes, max(1, self._documents))
+        return pa.table({"first": first, "second": second, "similarity": self._similarities})
+
+    def _code(self, one: int, other: int) -> int:
+        return min(one, other) * self._documents + max(one, other)
 
 
 class _Verifier:

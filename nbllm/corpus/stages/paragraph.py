@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
+from nbllm.corpus.keyed import parts, runs
 from nbllm.corpus.stage import GlobalStage, Settled, Texts, argument
 from nbllm.corpus.words import paragraphs
 
@@ -41,23 +42,20 @@ class DedupParagraph(GlobalStage):
     def settle(self, keys: pa.Table, texts: Texts) -> Settled:
         chunks = keys[self.UNIT].chunks
         sizes = np.concatenate([chunk.value_lengths().to_numpy() for chunk in chunks])
-        flat = pa.concat_arrays([chunk.flatten() for chunk in chunks])
-        filled = np.flatnonzero(flat.is_valid().to_numpy(zero_copy_only=False))
-        hashes = flat.filter(flat.is_valid()).to_numpy()
-        gone = np.zeros(len(flat), bool)
-        if len(hashes):
-            _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+        gone = np.zeros(int(sizes.sum()), bool)
+        for values, places in parts([chunk.flatten() for chunk in chunks]):
+            order = np.argsort(values, kind="stable")
+            first, last = runs(values[order])
+            again = np.repeat(last - first > 1, last - first)
             if self.keep == "first":
-                copies = np.ones(len(hashes), bool)
-                copies[first] = False
-            else:
-                copies = np.bincount(group)[group] > 1
-            gone[filled[copies]] = True
+                again[first] = False
+            gone[places[order[again]]] = True
         starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-        owner = np.repeat(np.arange(len(sizes)), sizes)
         positions = np.flatnonzero(gone)
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(owner[positions], minlength=len(sizes)))))
-        local = positions - starts[owner[positions]]
+        owner = np.searchsorted(starts, positions, side="right") - 1
+        # documents without parts share a start with the next one, which has them: searchsorted takes that one
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=len(sizes)))))
+        local = positions - starts[owner]
         found = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(local, pa.int32()))
         return Settled(pa.table({self.UNIT: pa.array(sizes, pa.int32()), "copies": found}))
 

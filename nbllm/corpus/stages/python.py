@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from typing import Any, ClassVar
 
@@ -27,7 +27,6 @@ class Python(Stage):
     """Score: `returned`, whether the function returned a text."""
 
     NAME: ClassVar = "python"
-    PORTABLE: ClassVar = False
     SUMMARY: ClassVar = "a function of yours: text to text, or None to drop it"
     function: str = argument(MISSING, "the function's name in the notebook", positional=True)
     call: Callable[[str], str | None] = field(compare=False, repr=False)
@@ -36,6 +35,9 @@ class Python(Stage):
     def __post_init__(self) -> None:
         if not callable(self.call):
             raise UsageError(f"{self.function} is no function but a {type(self.call).__name__}", next="Define it first")
+
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        return {self.function: self.call}
 
     def parameters(self) -> dict[str, Any]:
         return {**super().parameters(), "source": function_hash(self.call)}
@@ -67,6 +69,22 @@ class Python(Stage):
 
     def rules(self, scores: pa.RecordBatch) -> Rules:
         return [(pc.invert(scores["returned"]), f"{self.function} returned None")]
+
+
+def changed_functions(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the functions whose code is another, where two lists of stages differ in nothing else.
+
+    Args:
+        before, now: the stages' `parameters`.
+    """
+
+    def without(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [{key: value for key, value in stage.items() if key != "source"} for stage in stages]
+
+    if without(before) != without(now):
+        return []
+    pairs = zip(before, now, strict=True)
+    return [str(new["stage"]).split()[1] for old, new in pairs if old.get("source") != new.get("source")]
 
 
 def function_hash(function: Callable[..., Any]) -> str:
