@@ -21,15 +21,22 @@ def _run(call: Call) -> Any:
     paths = [source for source in arguments.source if not _strings(source)]
     texts = [text for source in arguments.source if _strings(source) for text in source] or None
     functions = {name: value for name, value in call.namespace.items() if callable(value) and not name.startswith("_")}
+    progress = CalmProgress(call.say)
+
+    def estimated(found: Any) -> None:
+        call.say(f"{found}.")
+        progress.expect(found.seconds)
+
     try:
         corpus = call.session.clean(
             *paths,
             texts=texts,
             stages=stages,
             functions=functions,
-            progress=CalmProgress(call.say),
+            progress=progress,
             say=call.say,
-            **arguments.only("name", "recipe", "text_column", "split", "max_expansion", "overwrite"),
+            estimated=estimated,
+            **arguments.only("name", "recipe", "text_column", "split", "stream", "max_expansion", "overwrite"),
             **arguments.only("workers", "engine", "ray_address"),
             **arguments.only("mix", "tokens", "bytes_per_token"),
             **({"keep": _ids(arguments.keep)} if arguments.keep else {}),
@@ -68,6 +75,7 @@ COMMAND = Command(
         Option(name="--recipe", help="a named list of stages", default="default", completes="recipe"),
         Option(name="--text-column", help="the column that holds the text, in .jsonl, .csv and .parquet"),
         Option(name="--split", help="how a text file becomes documents: file, line, blank or a marker", default="file"),
+        Option(name="--stream", help="read hf: sources as they come, without a copy on disk", kind="flag"),
         Option(
             name="--max-expansion",
             help="how many times its size a compressed file may unpack to; 100 by default",

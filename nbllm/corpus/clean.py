@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from nbllm.corpus.corpus import Corpus
 from nbllm.corpus.documents import BATCH_DOCUMENTS, batches
 from nbllm.corpus.engine import Progress, file_stem, run
+from nbllm.corpus.estimate import LARGE_BYTES, SAMPLE, Estimate, estimate
 from nbllm.corpus.mix_report import MixShare
 from nbllm.corpus.notes import Notes
 from nbllm.corpus.readers import MAX_EXPANSION, ReadOptions
@@ -47,6 +48,7 @@ def clean(
     name: str | None = None,
     text_column: str | None = None,
     split: str = "file",
+    stream: bool = False,
     max_expansion: int = MAX_EXPANSION,
     mix: str | Mapping[str, float] | None = None,
     tokens: int | str | None = None,
@@ -60,6 +62,7 @@ def clean(
     batch_documents: int = BATCH_DOCUMENTS,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
+    estimated: Callable[[Estimate], None] | None = None,
     call: Mapping[str, Any] | None = None,
 ) -> Corpus:
     """Cleans text into a corpus; one made before by the same stages from the same content is reused.
@@ -76,6 +79,7 @@ def clean(
         name: the corpus's name; by default from the first source.
         text_column: the column or field that holds the text.
         split: how a text file becomes documents: `file`, `line`, `blank` (lines), or a marker between documents.
+        stream: `hf:` sources are read as they come, without a copy on disk.
         max_expansion: how many times its size a compressed file may unpack to; one that is over it is left out.
         mix: weights by source, `"web=0.67,code=0.045"` or a dict: a last stage `mix` takes so much of each.
         tokens: how many the mix takes, such as `"1B"`; by default as many as there are without a copy.
@@ -90,6 +94,7 @@ def clean(
         progress: called with a stage's name, documents done and their total (while files are read
             an estimate from their bytes; None where it isn't known).
         say: told in one line what should be known before, such as that an interrupted cleaning goes on.
+        estimated: called before a large cleaning starts with what it will take (files of 50 MB and more).
         call: how to make the corpus again, kept in its manifest.
 
     Returns:
@@ -119,7 +124,7 @@ def clean(
         raise UsageError("tokens belongs to a mix", next="Add --mix NAME=WEIGHT,…")
     last = [] if mix is None else [mix_line(mix, tokens, bytes_per_token)]
     chosen = parse_stages([*(recipe_lines(recipe) if stages is None else stages), *last], functions)
-    options = ReadOptions(split=split, text_column=text_column, max_expansion=max_expansion)
+    options = ReadOptions(split=split, text_column=text_column, stream=stream, max_expansion=max_expansion)
     found = find_sources(sources, texts, options)
     for stage in chosen:
         if isinstance(stage, Mix):
@@ -147,6 +152,8 @@ def clean(
     ):
         reading = _Reading(found, batch_documents, scratch)
         notes = reading.notes
+        if estimated is not None and scratch.state is None:
+            _tell_estimate(found, chosen, store, workers or 1, estimated)
         told = _with_total(progress, found, notes) if progress else None
         with _runner(engine, workers, keep, ray_address) as runner:
             tally = run(reading, chosen, draft.folder, scratch=scratch, keep=keep, progress=told, runner=runner)
@@ -227,6 +234,25 @@ class _Reading:
         documents = (document for source in self._sources for document in source.documents(self.notes))
         yield from batches(documents, batch_documents=self._batch_documents, skip=start)
         write_json(self._kept, asdict(self.notes))
+
+
+def _tell_estimate(
+    sources: Sequence[Source],
+    stages: Sequence[Stage],
+    store: Store,
+    workers: int,
+    estimated: Callable[[Estimate], None],
+) -> None:
+    """Says what a cleaning of large files will take."""
+    files = [source for source in sources if isinstance(source, Files)]
+    total = sum(source.size_bytes() for source in files)
+    if total < LARGE_BYTES or len(files) < len(sources):
+        return
+    notes = Notes()
+    documents = (document for source in files for document in source.documents(notes))
+    sample = next(iter(batches(documents, batch_documents=SAMPLE)), None)
+    if sample is not None:
+        estimated(estimate(sample, stages, total, store.root, workers))
 
 
 def _with_total(progress: Progress, sources: Sequence[Source], notes: Notes) -> Progress:

@@ -64,7 +64,8 @@ def run(
             place = stack.enter_context(tempfile.TemporaryDirectory(prefix=".scratch-", dir=folder.parent))
             scratch = Scratch(Path(place), None)
         streams = stack.enter_context(scratch.streams())
-        work = _Cleaning(stages, scratch, streams, allow_list(keep), progress or (lambda name, done, total: None))
+        tell = progress or (lambda name, done, total: None)
+        work = _Cleaning(stages, scratch, streams, allow_list(keep), tell)
         try:
             work.run(batches, runner)
         except BaseException as error:
@@ -86,7 +87,8 @@ class _Cleaning:
     def __init__(
         self, stages: Sequence[Stage], scratch: Scratch, streams: Streams, keep: pa.Array | None, progress: Progress
     ) -> None:
-        self._passes = list(_passes(stages))
+        self._passes = list(passes(stages))
+        self._pass_names = pass_names(stages)
         self._names = [READ, *(stage.NAME for stage in stages)]
         self._scratch = scratch
         self._streams = streams
@@ -114,9 +116,7 @@ class _Cleaning:
         apply = runner or partial(run_here, keep=self._keep)
         while self._pass < len(self._passes):
             chain, following = self._passes[self._pass]
-            name = ", ".join(self._names[number] for number, _ in chain) or "write"
-            if self._pass:
-                name = ", ".join(filter(None, [self._before()[1].NAME, "" if name == "write" else name]))
+            name = self._pass_names[self._pass]
             for done in apply(chain, following, self._stream(batches)):
                 self._record(done)
                 self._note()
@@ -214,7 +214,7 @@ class _Cleaning:
         return file_stem(number, self._names[number])
 
 
-def _passes(stages: Sequence[Stage]) -> Iterator[tuple[Chain, GlobalStage | None]]:
+def passes(stages: Sequence[Stage]) -> Iterator[tuple[Chain, GlobalStage | None]]:
     """The local stages up to each global one, with it; the last ones with None."""
     chain: list[tuple[int, Stage]] = [(0, Read())]
     for number, stage in enumerate(stages, 1):
@@ -224,6 +224,15 @@ def _passes(stages: Sequence[Stage]) -> Iterator[tuple[Chain, GlobalStage | None
         else:
             chain.append((number, stage))
     yield chain, None
+
+
+def pass_names(stages: Sequence[Stage]) -> list[str]:
+    """What progress names each pass: the global stage before it and its local stages."""
+    found, before = [], ""
+    for chain, following in passes(stages):
+        found.append(", ".join(filter(None, [before, *(stage.NAME for _, stage in chain)])))
+        before = following.NAME if following is not None else ""
+    return found
 
 
 def _write_files(streams: Streams, folder: Path) -> None:

@@ -52,6 +52,8 @@ class ReadOptions:
     """`file`, `line`, `blank`, or a marker that stands between documents of a text file."""
     text_column: str | None = None
     """The column or field that holds the text; found by itself where there is only one candidate."""
+    stream: bool = False
+    """Data sets of the hub are read as they come, without a copy on disk."""
     max_expansion: int = MAX_EXPANSION
     """How many times its size a compressed file may unpack to."""
 

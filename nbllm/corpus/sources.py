@@ -19,6 +19,7 @@ from nbllm.corpus import hub, pydocs
 from nbllm.corpus.documents import well_formed
 from nbllm.corpus.notes import Notes
 from nbllm.corpus.readers import (
+    COMPRESSED,
     READABLE,
     ReadOptions,
     Row,
@@ -28,7 +29,7 @@ from nbllm.corpus.readers import (
     suffix,
     values_of,
 )
-from nbllm.errors import DataError, NotFoundError, UsageError, did_you_mean
+from nbllm.errors import DataError, NotFoundError, RunError, UsageError, did_you_mean
 
 _LABELLED = re.compile(r"([\w.+-]+)=(.+)", re.DOTALL)
 _BUILTIN = {"builtin:pydocs": "pydocs"}
@@ -74,6 +75,12 @@ class Files:
         """Of all files, as they lie on disk."""
         return sum(_size(path) for _, path in self.files)
 
+    def text_bytes(self) -> int:
+        """About how much text they hold: packed ones three times what they are on disk."""
+        return sum(
+            _size(path) * (3 if path.suffix.lower() in (*COMPRESSED, ".parquet") else 1) for _, path in self.files
+        )
+
     def documents(self, notes: Notes) -> Iterator[tuple[str, str, str]]:
         total = 0
         first: DataError | None = None
@@ -118,6 +125,45 @@ class Pydocs:
     def documents(self, notes: Notes) -> Iterator[tuple[str, str, str]]:
         for name, text in pydocs.documents():
             yield text, name, self.label
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A data set of the hub that is read row by row and never lies on disk as a whole."""
+
+    label: str
+    typed: str
+    dataset: Any
+    """A `datasets.IterableDataset`."""
+    version: str
+    """What tells its content."""
+    options: ReadOptions
+
+    def parameters(self) -> dict[str, Any]:
+        return {"label": self.label, "hub": self.typed, "version": self.version}
+
+    def documents(self, notes: Notes) -> Iterator[tuple[str, str, str]]:
+        column: str | None = None
+        for number, row in enumerate(self._rows(), 1):
+            if column is None:
+                strings = [name for name, value in row.items() if isinstance(value, str)]
+                column = find_column(list(row), self.options.text_column, strings, self.label)
+            text = row.get(column)
+            if isinstance(text, str):
+                yield text, f"{self.label}:{number}", self.label
+            else:
+                notes.bad(self.label, number, "no text")
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        number = 0
+        try:
+            for number, row in enumerate(self.dataset, 1):  # noqa: B007 (told below)
+                yield row
+        except (OSError, RuntimeError, ValueError) as error:
+            why = next(iter(str(error).splitlines()), type(error).__name__)[:300]
+            raise RunError(
+                f"{self.typed} broke off after {number:,} rows: {why}", next="Run the cell again: it goes on from there"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -230,6 +276,9 @@ def _named(source: str | Path, options: ReadOptions, labels: set[str]) -> Source
         if typed not in _BUILTIN:
             raise NotFoundError(f"There is no source {typed!r}", next=did_you_mean(typed, _BUILTIN))
         return Pydocs(label or "pydocs")
+    if typed.startswith(hub.PREFIX) and options.stream:
+        name, dataset, version = hub.stream(typed)
+        return Streamed(label or (name if name not in labels else typed), typed, dataset, version, options)
     if typed.startswith(hub.PREFIX):
         name, dataset = hub.load(typed)
         return Values(label or (name if name not in labels else typed), dataset, options)
@@ -295,7 +344,10 @@ def _value(value: Any, label: str, options: ReadOptions) -> Source:
         )
     module = type(value).__module__.partition(".")[0]
     if module == "datasets" and not hasattr(value, "num_rows"):
-        raise UsageError("A streamed Dataset can't be read twice", next="Give list(dataset.take(N)) or a Dataset")
+        raise UsageError(
+            "A streamed Dataset can't be read twice",
+            next="Give list(dataset.take(N)), or hf:NAME with --stream",
+        )
     known = (list, tuple, pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)
     if isinstance(value, known) or module in ("pandas", "datasets") or hasattr(value, "__arrow_c_stream__"):
         return Values(label, value, options)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from nbllm.train import Run
 
 
+_TELLING = ("progress", "say", "estimated")
+
+
 class Session(Tuning):
     """What is current in one notebook; every magic and panel works through one of these.
 
@@ -46,16 +49,16 @@ class Session(Tuning):
 
         Args:
             sources: files, folders, globs, `builtin:pydocs`, DataFrames, Arrow tables or datasets.
-            options: `texts`, `recipe`, `stages`, `name`, `text_column`, `split`, `max_expansion`, `mix`, `tokens`,
-                `bytes_per_token`, `functions`, `workers`, `engine`, `ray_address`, `batch_documents`, `keep`,
-                `overwrite`, `progress` and `say`.
+            options: `texts`, `recipe`, `stages`, `name`, `text_column`, `split`, `stream`, `max_expansion`, `mix`,
+                `tokens`, `bytes_per_token`, `functions`, `workers`, `engine`, `ray_address`, `batch_documents`, `keep`,
+                `overwrite`, `progress`, `say` and `estimated`.
         """
         from nbllm.corpus import clean
 
-        recorded = {key: value for key, value in options.items() if key not in ("progress", "say", "overwrite")}
+        recorded = {key: value for key, value in options.items() if key not in (*_TELLING, "overwrite")}
         call = {"method": "clean", "sources": recordable(list(sources)), "arguments": recordable(recorded)}
         corpus = clean(self.store, sources, call=call, **options)
-        corpus.asked = sources, {key: value for key, value in options.items() if key not in ("progress", "say")}
+        corpus.asked = sources, {key: value for key, value in options.items() if key not in _TELLING}
         with self.lock:
             self.corpus = corpus
         return corpus

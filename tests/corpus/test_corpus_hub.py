@@ -55,6 +55,28 @@ def test_a_data_set_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         clean(store, ["hf:gone"], name="d")
 
 
+def test_a_data_set_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a folder, which `datasets` reads as it reads a repository."""
+    folder = tmp_path / "books"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"text": "one", "n": 1}\n{"text": null, "n": 2}\n{"text": "three", "n": 3}\n')
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("copied")
+
+    monkeypatch.setattr(datasets, "load_dataset", never)
+    store = Store(tmp_path / ".nbllm")
+    made = clean(store, [f"hf:{folder}"], recipe="none", name="c", stream=True)
+    assert [(one["id"], one["text"]) for one in made] == [("books:1", "one"), ("books:3", "three")]
+    assert any("books, row 2: no text" in note for note in made.report.notes)
+    assert clean(store, [f"hf:{folder}"], recipe="none", name="c", stream=True).reused
+    (folder / "train.jsonl").write_text('{"text": "another", "n": 1}\n')
+    again = clean(store, [f"hf:{folder}"], recipe="none", name="c", stream=True, overwrite=True)
+    assert list(again.texts()) == ["another"]
+    with pytest.raises(NotFoundError, match=r"hf:.*gone can't be loaded"):
+        clean(store, [f"hf:{tmp_path}/gone"], name="d", stream=True)
+
+
 def test_progress_is_calm_and_says_what_is_left() -> None:
     said: list[str] = []
     now = [0.0]
