@@ -130,14 +130,16 @@ class _Bounded(io.RawIOBase):
     """Bytes that are unpacked on the way, up to a limit."""
 
     def __init__(self, packed: Any, path: Path, max_expansion: int) -> None:
-        self._packed, self._path, self._expansion = packed, path, max_expansion
+        # what stands before a damaged place must not be lost with it: `read` would go on until it is full
+        self._read = getattr(packed, "read1", packed.read) if path.suffix.lower() != ".zst" else packed.read
+        self._path, self._expansion = path, max_expansion
         self._left = max(_ALWAYS_BYTES, max_expansion * path.stat().st_size)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        piece = self._packed.read(min(len(buffer), self._left + 1))
+        piece = self._read(min(len(buffer), self._left + 1))
         self._left -= len(piece)
         if self._left < 0:
             raise DataError(
