@@ -72,11 +72,18 @@ class Moving:
         scores: as stored, with `row` and `reason`.
         sizes: bytes of each document by its `row`.
         keep: marks documents that no threshold drops.
+        tables: the stage's further tables.
     """
 
     def __init__(
-        self, line: str, scores: pa.Table, sizes: NDArray[np.int64], keep: NDArray[np.bool_] | None = None
+        self,
+        line: str,
+        scores: pa.Table,
+        sizes: NDArray[np.int64],
+        keep: NDArray[np.bool_] | None = None,
+        tables: Mapping[str, pa.Table] | None = None,
     ) -> None:
+        self._tables = tables or {}
         self._keep = keep
         self._line = line
         self._scores = scores.combine_chunks()
@@ -91,11 +98,12 @@ class Moving:
 
     def values(self, score: str) -> NDArray[np.float64]:
         """[D]: a score, NaN where there is none."""
-        return np.asarray(self._scores[score].to_numpy(), np.float64)
+        return self.stage.measured(score, self._scores, self._tables)
 
     def count(self, thresholds: Mapping[str, Any]) -> Count:
         """What the stage would drop with other thresholds; raises UsageError for one that it doesn't have."""
-        before, after, reasons = decide_again(moved(self._line, thresholds), self._scores, self._keep)
+        stage = moved(self._line, thresholds)
+        before, after, reasons = decide_again(stage, stage.scores_again(self._scores, self._tables), self._keep)
         return Count(
             came_in=len(before),
             documents=int(np.count_nonzero(after)),
@@ -110,7 +118,7 @@ class Moving:
         stage = moved(self._line, thresholds)
         size = len(self.rows)
         masks, names = [], []
-        for batch in self._scores.to_batches():
+        for batch in stage.scores_again(self._scores, self._tables).to_batches():
             found = stage.rules(batch)
             names = [reason for _, reason in found]
             masks.append(np.array([_bools(mask) for mask, _ in found], np.float32).reshape(len(found), len(batch)))

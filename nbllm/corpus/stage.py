@@ -122,6 +122,19 @@ class Stage(ABC):
         """The reason to drop each document, null where it is kept: a string array made from scores alone."""
         return reasons(len(scores), *self.rules(scores))
 
+    def scores_again(self, scores: pa.Table, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """The stored scores as they are with these thresholds: the same, but where a stage compares documents.
+
+        Args:
+            scores: as stored, with `row` and `reason`, which stay.
+            tables: the stage's further tables.
+        """
+        return scores
+
+    def measured(self, score: str, scores: pa.Table, tables: Mapping[str, pa.Table]) -> NDArray[np.float64]:
+        """What a threshold on a score is held against, one value a document; NaN where there is none."""
+        return np.asarray(scores[score].to_numpy(), np.float64)
+
     def limit(self, argument: str) -> Any:
         """The value of a threshold, where None stands for one that depends on other arguments; None: no limit."""
         return getattr(self, argument)

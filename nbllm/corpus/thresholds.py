@@ -1,7 +1,7 @@
 """What a stage would drop with other thresholds, decided from the scores that a cleaning stored; no text is measured.
 
 Only the stage itself is decided again: later stages would see other documents, and recomputing them is a new cleaning.
-Thresholds of stages that compare documents (`dedup …`) can't move this way: which copy stays hangs together.
+Of the stages that compare documents `dedup minhash` decides again from the pairs that it verified.
 """
 
 from __future__ import annotations

@@ -203,7 +203,8 @@ class Trail:
                 raise UsageError("read has no threshold")
             scores = self.scores(number)
             line = self.manifest.parameters["stages"][number - 1]["stage"]
-            self._movings[number] = Moving(line, scores, self._sizes, self._kept_by_id(scores["row"].to_numpy()))
+            kept = self._kept_by_id(scores["row"].to_numpy())
+            self._movings[number] = Moving(line, scores, self._sizes, kept, self._tables(number))
         return self._movings[number]
 
     def would_drop(self, stage: str | int, *, n: int = 3, **thresholds: Any) -> WouldDrop:
@@ -223,7 +224,8 @@ class Trail:
         again = moved(self.manifest.parameters["stages"][number - 1]["stage"], thresholds)
         scores = self.scores(number)
         rows = scores["row"].to_numpy()
-        before, after, counts = decide_again(again, scores, self._kept_by_id(rows))
+        now = again.scores_again(scores, self._tables(number))
+        before, after, counts = decide_again(again, now, self._kept_by_id(rows))
         sizes = self._sizes[rows]
 
         def some(changed: np.ndarray[Any, np.dtype[np.bool_]], reason: str) -> Examples:
@@ -248,6 +250,12 @@ class Trail:
         """A stage's line with other thresholds, to be typed into a cell."""
         number = self._number(stage)
         return moved(self.manifest.parameters["stages"][number - 1]["stage"], thresholds).line(short=True)
+
+    def _tables(self, number: int) -> dict[str, pa.Table]:
+        """The further tables of a stage, by name."""
+        stem = self._file("scores", number).stem
+        paths = (self.folder / "scores").glob(f"{stem}.*.arrow")
+        return {path.name.split(".")[-2]: _table(path) for path in paths}
 
     def _pair(self, number: int, gone: dict[str, Any]) -> DuplicatePair | None:
         """A dropped duplicate beside what stays for it."""

@@ -94,3 +94,32 @@ def test_what_is_on_the_allow_list_stays(tmp_path: Path, workers: int) -> None:
 def test_a_corpus_knows_what_it_was_asked_for(tmp_path: Path) -> None:
     made = clean(Store(tmp_path / ".nbllm"), texts=["a text"], stages=["normalize"], name="c")
     assert Corpus.load(made.store, "c").lines == ["normalize"]
+
+
+def test_the_threshold_of_near_duplicates_moves(tmp_path: Path) -> None:
+    """What a moved threshold would drop is what a new cleaning drops."""
+    words = [[f"w{group}x{number}" for number in range(100)] for group in range(12)]
+    texts = []
+    for group, one in enumerate(words):
+        texts += [" ".join(one), " ".join([*one[: 99 - group], f"end{group}"]), f"{' '.join(one[: 94 - group])} x y"]
+    made = clean(Store(tmp_path / "a"), texts=texts, stages=["dedup minhash threshold=0.8"], name="c")
+    moving = made.moving("dedup minhash")
+    (found,) = moving.histograms
+    assert (found.handle.argument, found.limit, found.whole) == ("threshold", 0.8, False)
+    drops = []
+    for threshold in (0.8, 0.85, 0.9, 0.95, 1.0):
+        again = clean(
+            Store(tmp_path / f"{threshold}"), texts=texts, stages=[f"dedup minhash threshold={threshold}"], name="c"
+        )
+        count = moving.count({"threshold": threshold})
+        assert count.documents == len(texts) - len(again)
+        assert count.documents_before == len(texts) - len(made)
+        assert made.would_drop("dedup minhash", threshold=threshold).documents == count.documents
+        drops.append(count.documents)
+    assert drops == sorted(drops, reverse=True)
+    assert drops[0] > drops[2] > 0
+    gone, stay = moving.beside(found.handle, 0.9, 3)
+    values = dict(zip(moving.rows.tolist(), moving.values("similarity").tolist(), strict=True))
+    assert all(values[row] > 0.9 for row in gone)
+    assert all(values[row] <= 0.9 for row in stay)
+    assert moving.overlap({}).reasons == ("near duplicate",)
