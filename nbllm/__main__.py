@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _run(words)
     except NbllmError as error:
-        print(error, file=sys.stderr)
+        print(_typed_here(str(error)), file=sys.stderr)
         return 1
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
@@ -74,10 +75,10 @@ def _run(words: list[str]) -> None:
         return
     import nbllm
 
-    call = Call(session=nbllm.session(), arguments=command.parse(typed), write=_write)
+    call = Call(session=nbllm.session(), arguments=command.parse(typed), say=_say, write=_write)
     result = command.run(call)
     if result is not None and type(result).__name__ != "Generation":  # its text has been streamed
-        print(plain(str(result)))
+        _say(str(result))
 
 
 def _quoted(word: str) -> str:
@@ -90,6 +91,15 @@ def _quoted(word: str) -> str:
         return word
     quote = "'" if '"' in word else '"'
     return f"{quote}{word}{quote}"
+
+
+def _say(line: str) -> None:
+    print(_typed_here(plain(line)))
+
+
+def _typed_here(line: str) -> str:
+    """A line of ours that names magics, with what is typed in a terminal in their place."""
+    return re.sub(r"%%?llm_(?!panel)(\w+)", r"python -m nbllm \1", line)
 
 
 def _write(text: str) -> None:

@@ -123,6 +123,22 @@ def test_what_a_magic_prints_in_a_terminal(tiny_session: Any, capsys: pytest.Cap
     assert harmless_text(capsys.readouterr().out)
 
 
+def test_what_a_result_shows_as_a_cells_out(tmp_path: Path) -> None:
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "nbllm")
+    session = Session(Store(tmp_path / ".nbllm"), "default")
+    corpus = session.clean(texts=[f"{text} {n}" for n, text in enumerate(HOSTILE)], recipe="none", name="docs")
+    for result in (corpus.examples(9), [corpus.examples(9)], session.card(), corpus.report):
+        data, _ = shell.display_formatter.format(result)
+        assert harmless_text(data["text/plain"])
+        if "text/html" in data:
+            assert harmless_text(data["text/html"])
+            assert data["text/html"].startswith('<div class="tex2jax_ignore mathjax_ignore">')
+    assert not harmless_text("".join(corpus.texts()))  # Python gets it as it is
+    shell.run_line_magic("unload_ext", "nbllm")
+    assert "mathjax_ignore" not in shell.display_formatter.format(session.card())[0]["text/html"]
+
+
 def test_pickles_in_the_place_of_weights_are_not_read(tiny_session: Any) -> None:
     session = tiny_session()
     folder = Path("model")

@@ -32,17 +32,24 @@ def _run(call: Call) -> Any:
     if "stop" in settings:
         settings["stop"] = tuple(settings["stop"])
     several = settings.get("n", call.session.sampling.n) > 1
-    if not several:
-        call.write(prompt if isinstance(prompt, str) else "")
+    begun = several or not isinstance(prompt, str)
+
+    def write(text: str) -> None:
+        nonlocal begun
+        if not begun:  # not before there is a model that goes on with it
+            begun = True
+            call.write(prompt)
+        call.write(text)
+
     generation = call.session.generate(
         prompt,
         **settings,
         **arguments.only("model", "checkpoint", "adapter", "chat", "trace", "quantize", "backend", "draft"),
-        on_text=None if several else lambda _, text: call.write(text),
+        on_text=None if several else lambda _, text: write(text),
     )
     for number, text in enumerate(generation.texts if several else (), 1):
         call.write(f"── {number} ──\n{prompt}{text}\n")
-    call.write(f"{'' if several else chr(10)}({generation.summary})\n")
+    write(f"{'' if several else chr(10)}({generation.summary})\n")
     if generation.stop_reason == "interrupted":
         raise Interrupted("the text so far is kept in _llm", generation)
     return generation

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from nbllm.__main__ import main
 from nbllm.commands import find
 from nbllm.commands.base import Call
+from nbllm.errors import NotFoundError
 from nbllm.sample import SamplingParameters
 
 COMMAND = find("llm_generate")
@@ -42,3 +47,33 @@ def test_every_setting_arrives() -> None:
         assert type(found[key]) is type(value)
         assert getattr(SamplingParameters(), key) != value
     assert asked("hello") == {"prompt": "hello"}
+
+
+def test_the_prompt_is_not_shown_before_there_is_a_model() -> None:
+    said: list[str] = []
+
+    def no_model(prompt: str, **options: Any) -> Any:
+        raise NotFoundError("There is no model yet")
+
+    def generate(prompt: str, *, on_text: Any, **options: Any) -> Any:
+        on_text(0, " one")
+        on_text(0, " two")
+        return SimpleNamespace(texts=[" one two"], summary="2 tokens", stop_reason="eos")
+
+    for function in (no_model, generate):
+        session: Any = SimpleNamespace(generate=function, sampling=SamplingParameters())
+        with contextlib.suppress(NotFoundError):
+            COMMAND.run(Call(session=session, arguments=COMMAND.parse('"a prompt"'), write=said.append))
+    assert said == ["a prompt", " one", " two", "\n(2 tokens)\n"]
+
+
+def test_a_terminal_is_told_what_to_type_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "hello"]) == 1
+    assert main(["clean"]) == 1
+    assert main(["list"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        "There is no model yet. Train one with python -m nbllm train, or add --model FOLDER.",
+        "There is nothing to clean. Name a file, a folder, $texts or builtin:pydocs.",
+    ]
+    assert printed.out == "There are no runs yet. Start one with python -m nbllm train.\n"
