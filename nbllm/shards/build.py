@@ -152,9 +152,10 @@ def _write(
         for chunk in _chunks(documents):
             examples = _encode(tokenizer, encoder, chunk)
             text_bytes += sum(example.text_bytes for example in examples)
-            lengths = np.array([len(example.ids) for example in examples], dtype=np.int64)
+            lengths = np.array([example.length for example in examples], dtype=np.int64)
             ends = np.cumsum(lengths)
-            np.concatenate([example.ids for example in examples], dtype=dtype, casting="unsafe").tofile(tokens_file)
+            parts = [part for example in examples for part in example.parts]
+            np.concatenate(parts, dtype=dtype, casting="unsafe").tofile(tokens_file)
             mask, partial = _mask(examples, ends - lengths, int(ends[-1]))
             mask.tofile(mask_file)
             any_partial = any_partial or partial
@@ -198,7 +199,10 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
 class _Encoded(NamedTuple):
     """A document as it is written."""
 
-    ids: Ids
+    parts: Sequence[Ids]
+    """Its ids, one after the other."""
+    length: int
+    """How many they are."""
     targets: int | Sequence[bool]
     """For each id whether it is a target, or from which on all are."""
     text_bytes: int
@@ -209,14 +213,13 @@ def _mask(examples: Sequence[_Encoded], starts: NDArray[np.int64], count: int) -
     mask = np.ones(count, dtype=np.uint8)
     partial = False
     for example, start in zip(examples, starts.tolist(), strict=True):
-        if isinstance(example.targets, int):
-            mask[start : start + example.targets] = 0
-            partial = partial or example.targets > 1
-        else:
-            mask[start : start + len(example.ids)] = example.targets
+        if not isinstance(example.targets, int):
+            mask[start : start + example.length] = example.targets
             partial = partial or not all(example.targets[1:])
-        if len(example.ids):
-            mask[start] = 0  # nothing stands before it, so it can't be predicted
+        elif example.targets > 1:
+            mask[start : start + example.targets] = 0
+            partial = True
+    mask[starts[starts < count]] = 0  # nothing stands before a document's first token, so it can't be predicted
     return mask, partial
 
 
@@ -236,7 +239,8 @@ def _encode(tokenizer: Tokenizer, encoder: Encoder, chunk: Sequence[Document]) -
     examples: list[_Encoded] = []
     for document in chunk:
         if isinstance(document, Example):
-            examples.append(_Encoded(_as_ids(document.ids), document.targets, document.text_bytes))
+            ids = _as_ids(document.ids)
+            examples.append(_Encoded((ids,), len(ids), document.targets, document.text_bytes))
             continue
         if isinstance(document, str):
             prompt, answer = nothing, next(encoded)
@@ -250,7 +254,7 @@ def _encode(tokenizer: Tokenizer, encoder: Encoder, chunk: Sequence[Document]) -
         given = len(prefix) + len(prompt)
         if not given and len(answer):  # its first token is predicted from nothing, so its bytes don't count either
             answer_bytes -= len(tokenizer.token_bytes(int(answer[0])))
-        examples.append(_Encoded(np.concatenate([prefix, prompt, answer, end]), given, answer_bytes))
+        examples.append(_Encoded((prefix, prompt, answer, end), given + len(answer) + 1, given, answer_bytes))
     return examples
 
 

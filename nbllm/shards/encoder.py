@@ -36,6 +36,8 @@ _WORTH_CHARACTERS = 200_000  # in one call; proving costs as much as the library
 _PROVEN_CHARACTERS = 20_000
 _ASCII = [chr(code) for code in range(128)]
 _BETWEEN = "a{0}b A{0}{0}B 1{0}2 {0} {0}{0} .{0}, \n{0}\n\r{0}\r\n'{0} '{0}e '{0}l 'l{0} 'r{0} {0}'s"
+_PROVEN: dict[str, tuple[Any, set[str]]] = {}
+"""By hash of a tokenizer that has been looked at in this process: tiktoken's encoding, or None, and the characters."""
 _BORDER = "\U0010ffff\U0010fffe\U0010ffff"  # between texts that are encoded at once; no text has these characters
 
 
@@ -50,9 +52,8 @@ class Encoder:
         self._tokenizer = tokenizer
         self._border_id: int = tokenizer.vocab_size
         self._fast: Any = None
-        self._tried = False
-        self._seen = set(_ASCII)
-        """Characters that both encode alike."""
+        self._seen: set[str] | None = None
+        """Characters that both encode alike; None before there was enough text for it to be worth while."""
         self._threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     @property
@@ -66,16 +67,26 @@ class Encoder:
         Raises:
             DataError: half a surrogate pair in a text.
         """
-        if not self._tried and sum(map(len, texts)) >= _WORTH_CHARACTERS:
-            self._tried = True
-            self._fast = _tiktoken(self._tokenizer, self._border_id)
-            self._give_up_unless_alike(_pairs() + _some(texts))
-        if self._fast is not None:
+        if self._seen is None and sum(map(len, texts)) >= _WORTH_CHARACTERS:
+            self._begin(texts)
+        if self._fast is not None and self._seen is not None:
             new = set().union(*(text for text in texts if not text.isascii())) - self._seen
             self._give_up_unless_alike([_BETWEEN.format(character) for character in sorted(new)])
             self._seen |= new
         found = self._by_tiktoken(texts) if self._fast is not None else None
         return self._by_library(texts) if found is None else found
+
+    def _begin(self, texts: Sequence[str]) -> None:
+        known = getattr(self._tokenizer, "hash", "")
+        if known in _PROVEN:
+            self._fast, self._seen = _PROVEN[known]
+            return
+        self._seen = set(_ASCII)
+        self._fast = _tiktoken(self._tokenizer, self._border_id)
+        self._give_up_unless_alike(_pairs() + _some(texts))
+        if known:
+            _PROVEN.clear()  # one is enough: what is trained goes over one tokenizer's text
+            _PROVEN[known] = self._fast, self._seen
 
     def _give_up_unless_alike(self, texts: list[str]) -> None:
         if self._fast is not None and texts:
@@ -164,15 +175,14 @@ def _ranks(spec: dict[str, Any], tokenizer: Tokenizer) -> dict[bytes, int] | Non
     model = spec["model"]
     special = {token["content"] for token in spec["added_tokens"]}
     tokens = {token: id for token, id in model["vocab"].items() if token not in special}
-    joined = ("".join(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"])
-    order = [tokens.get(token, -1) for token in joined]
+    merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
+    order = [tokens.get("".join(merge), -1) for merge in merges]
     if any(later <= earlier for earlier, later in zip([-1, *order], order, strict=False)):
         return None
     ranks = {tokenizer.token_bytes(id): id for id in tokens.values()}
     if len(ranks) != len(tokens) or not all(bytes([byte]) in ranks for byte in range(256)):
         return None
-    bare = {**spec, "added_tokens": [], "pre_tokenizer": None, "post_processor": None, "padding": None}
-    bare |= {"truncation": None, "model": {**model, "ignore_merges": False}}
-    alone = tokenizers.Tokenizer.from_str(json.dumps(bare)).encode_batch_fast(list(tokens))
+    bare = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=model["vocab"], merges=merges))  # cuts nothing
+    alone = bare.encode_batch_fast(list(tokens))
     alike = all(encoding.ids == [id] for encoding, id in zip(alone, tokens.values(), strict=True))
     return ranks if alike else None

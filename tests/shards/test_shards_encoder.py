@@ -24,6 +24,7 @@ PIECES = [
 def _always_worth_it(monkeypatch):
     pytest.importorskip("tiktoken")  # a dependency: only an installation that was cut down hasn't it
     monkeypatch.setattr(encoder, "_WORTH_CHARACTERS", 1)
+    monkeypatch.setattr(encoder, "_PROVEN", {})
 
 
 def texts(count=300):
@@ -141,6 +142,15 @@ def test_a_little_text_is_left_to_the_library(tmp_path, monkeypatch):
     assert not mine.fast
     mine.encode_batch(["the fox "] * 2000)
     assert mine.fast
+
+
+def test_a_tokenizer_is_looked_at_once_in_a_process(tmp_path, monkeypatch):
+    tokenizer = trained(tmp_path)
+    Encoder(tokenizer).encode_batch(["the fox"])
+    monkeypatch.setattr(encoder, "_ranks", lambda *given: pytest.fail("looked at again"))
+    again = Encoder(tokenizer)
+    assert ids_of(again.encode_batch(["Zürich"])) == tokenizer.encode_batch(["Zürich"])
+    assert again.fast
 
 
 def test_shards_are_the_same_by_either_way(tmp_path, monkeypatch):
