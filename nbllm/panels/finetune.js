@@ -17,7 +17,7 @@ function render({ model, el: host }) {
   const stop = el('button', { type: 'button', class: 'bad', disabled: true, onclick: () => link.send({ do: 'stop' }) }, 'Stop');
   const choices = el('div', { role: 'group', 'aria-label': 'adapters beside the base' });
   const settings = settingSliders((moved) => ask({ do: 'settings', value: moved }));
-  const texts = el('div', { class: 'nbllm-compared', role: 'group', 'aria-label': 'base and adapters' });
+  const texts = el('div', { class: 'nbllm-compared live', role: 'group', 'aria-label': 'base and adapters' });
   const which = el('select', { 'aria-label': 'adapter whose changes are shown' });
   const look = el('button', { type: 'button', onclick: () => link.send({ do: 'changes', value: which.value }) }, 'What it changed');
   const changes = changesView();
@@ -66,7 +66,7 @@ function render({ model, el: host }) {
       const numbers = el('div', { class: 'h' });
       const said = el('pre', { tabindex: '0', role: 'region', 'aria-label': `what ${adapter ?? 'the base'} says` });
       const weight = adapter === null
-        ? el('div', { class: 'nbllm-weightless h' }, 'weight 0')
+        ? el('div', { class: 'h' }, 'weight 0')
         : el('div', {}, el('span', { class: 'h', 'aria-hidden': 'true' }, 'weight: 0 base, 1 trained'), weightOf(adapter).root);
       return { adapter, numbers, said, prompt: el('span', { class: 'p' }), body: el('span'), root: el('div', {}, title, weight, numbers, said) };
     });

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import html
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anywidget
@@ -20,6 +19,7 @@ from nbllm.errors import NbllmError, NotFoundError, UsageError
 from nbllm.panels import place, registry, source
 from nbllm.panels.face import Face
 from nbllm.panels.generate_settings import setting
+from nbllm.panels.wishes import Wishes
 from nbllm.sessions import adapter_report, comparison
 
 MOST_ADAPTERS = 3
@@ -27,7 +27,6 @@ HIGHEST_SCALE = 2.0
 """The slider's end; more can be typed."""
 _SETTINGS = ("temperature", "top_p", "max_new_tokens", "seed")
 _PROMPT = "What is a list?"
-_QUIET_S = 1.0
 
 
 def show_finetune(session: Any, *, prompt: str = "") -> None:
@@ -77,10 +76,7 @@ class FinetunePanel(anywidget.AnyWidget):
         self.face = Face()
         self.doing, self.error = "idle", ""
         self._columns: dict[Any, Any] = {}
-        self._wish: str | None = None
-        self._job = 0
-        self._lock = threading.RLock()
-        self._wake = threading.Event()
+        self._wishes: Wishes[str] = Wishes("finetune", self._do, rest=self.settle)
         self._closed = self._stale = False
         self.on_msg(self._receive)
 
@@ -88,7 +84,7 @@ class FinetunePanel(anywidget.AnyWidget):
         """Shows the static face and begins to listen."""
         self.face.show(*self._as_face())
         self.session.observe(self._moved, ["sampling", "adapter"])
-        threading.Thread(target=self._work, name="nbllm-panel-finetune", daemon=True).start()
+        self._wishes.start()
 
     def settle(self) -> None:
         """Brings the static face up to date."""
@@ -104,7 +100,7 @@ class FinetunePanel(anywidget.AnyWidget):
         registry.leave(self)
         with contextlib.suppress(ValueError):
             self.session.unobserve(self._moved, ["sampling", "adapter"])
-        self._wake.set()
+        self._wishes.end()
         super().close()
 
     # what the page asks for
@@ -126,55 +122,39 @@ class FinetunePanel(anywidget.AnyWidget):
         if "chat" in content:
             self.chat = bool(content["chat"])
         if command == "sample":
-            self._want("sample")
+            self._wishes.want("sample")
         elif command == "scale":
             self.scales[str(content["adapter"])] = _scale(value)
-            self._want("sample")
+            self._wishes.want("sample")
         elif command == "choose":
             self.chosen = self.session.adapters_to_compare([str(name) for name in value or ()])
-            self._want("sample")
+            self._wishes.want("sample")
         elif command == "settings":
             moved = {name: setting(name, number) for name, number in dict(value or {}).items() if name in _SETTINGS}
             self.session.sampling = dataclasses.replace(self.session.sampling, **moved)
-            self._want("sample")
+            self._wishes.want("sample")
         elif command == "changes":
-            self._want(f"changes {value}")
+            self._wishes.want(f"changes {value}")
         elif command == "stop":
-            self._want(None)
+            self._wishes.want(None)
         else:
             raise UsageError("The panel doesn't know this command", received=command)
 
-    def _want(self, wish: str | None) -> None:
-        """Ends what is under way, and does this next (None: nothing)."""
-        with self._lock:
-            self._job += 1
-            self._wish = wish
-        self._wake.set()
-
     # the thread
 
-    def _work(self) -> None:
-        while not self._closed:
-            if not self._wake.wait(_QUIET_S if self._stale else None):
-                self.settle()
-                continue
-            self._wake.clear()
-            with self._lock:
-                job, wish, self._wish = self._job, self._wish, None
-            if self._closed or wish is None:
-                continue
-            try:
-                with self._session_lock():
-                    if wish == "sample":
-                        self._sample(job)
-                    else:
-                        self._look(wish.partition(" ")[2])
-                self._say("idle")
-            except Exception as error:  # shown in the panel: nobody sees a traceback of this thread
-                self._say("idle", error=_one_line(error))
-            self._stale = True
+    def _do(self, wish: str, outdated: Callable[[], bool]) -> None:
+        try:
+            with self._session_lock():
+                if wish == "sample":
+                    self._sample(outdated)
+                else:
+                    self._look(wish.partition(" ")[2])
+            self._say("idle")
+        except Exception as error:  # shown in the panel: nobody sees a traceback of this thread
+            self._say("idle", error=_one_line(error))
+        self._stale = True
 
-    def _sample(self, job: int) -> None:
+    def _sample(self, outdated: Callable[[], bool]) -> None:
         chosen, prompt, chat = self.chosen, self.prompt, self.chat
         parameters = dataclasses.replace(self.session.sampling, n=1, beams=1)
         self._say("sampling")
@@ -194,7 +174,7 @@ class FinetunePanel(anywidget.AnyWidget):
                     chat=chat,
                     parameters=parameters,
                     on_text=lambda text, number=number: self._tell({"kind": "piece", "column": number, "text": text}),
-                    should_stop=lambda: self._closed or self._job != job,
+                    should_stop=outdated,
                 )
             if column.stop_reason == "interrupted":
                 return

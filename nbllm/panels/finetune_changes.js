@@ -3,7 +3,7 @@
 function changesView() {
   const label = el('div', { class: 'nbllm-label' });
   const picture = el('div', { class: 'nbllm-heat' });
-  const tip = el('div', { class: 'nbllm-dim', role: 'status' });
+  const tip = el('div', { class: 'nbllm-dim tip', role: 'status' });
   const moved = el('tbody');
   const movedLabel = el('div', { class: 'nbllm-label' });
   let rows = [];
@@ -59,6 +59,6 @@ function changesView() {
     }));
   }
 
-  picture.addEventListener('pointerover', (event) => say(tip, event.target.title || ''));
+  picture.addEventListener('pointerover', (event) => say(tip, event.target.matches('.cell') ? event.target.title : ''));
   return { root, set };
 }

@@ -17,8 +17,8 @@ _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 STYLE = (
     ".nbllm-compared{display:grid;gap:8px 18px;grid-template-columns:repeat(auto-fit,minmax(min(150px,100%),1fr))}"
     ".nbllm-compared>div{min-width:0}"
-    ".nbllm-compared pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:2px 0 0;background:none;color:inherit;"
-    "font:12.5px/1.6 var(--jp-code-font-family,ui-monospace,monospace)}"
+    ".nbllm-compared>div>pre{white-space:pre-wrap;overflow-wrap:anywhere;word-break:normal;margin:2px 0 0;"
+    "background:none;color:inherit;font:12.5px/1.6 var(--jp-code-font-family,ui-monospace,monospace)}"
     ".nbllm-compared ins{text-decoration:none;border-bottom:2px solid var(--nb-s2,#d55e00);"
     "background:color-mix(in srgb,var(--nb-s2,#d55e00) 18%,transparent)}"
     ".nbllm-compared .p{opacity:.7}.nbllm-compared .h{font-size:12px;opacity:.8}"
