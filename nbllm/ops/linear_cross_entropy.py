@@ -219,10 +219,9 @@ def chunks(
         vocabulary, dtype = len(weight), settings.dtype
         sums = exact(dtype)
         losses = hidden.new_zeros(len(hidden), dtype=sums)
-        nothing = hidden.new_empty(0)
-        d_hidden = torch.zeros_like(hidden, memory_format=torch.contiguous_format) if wanted[0] else nothing
-        d_weight = weight.new_zeros(weight.shape, dtype=sums) if wanted[1] else weight.new_empty(0)
-        d_bias = weight.new_zeros(vocabulary, dtype=sums) if wanted[2] else weight.new_empty(0)
+        d_hidden = hidden.new_zeros(hidden.shape if wanted[0] else (0,))
+        d_weight = weight.new_zeros(weight.shape if wanted[1] else (0,), dtype=sums)
+        d_bias = weight.new_zeros(vocabulary if wanted[2] else 0, dtype=sums)
         counted = (targets != settings.ignore_index).nonzero()[:, 0]
         everything = len(counted) == len(targets)
         head = weight.to(dtype)
