@@ -30,8 +30,8 @@ from nbllm.model import dtype_name
 _CHECKED_ROWS = 48
 _TURN_S = 0.05
 """A turn repeats a form for about so long."""
-_FORM_S = 4.0
-"""A form gets no more turns than fit in about so long, but two."""
+_FORM_S = 2.0
+"""A form gets no more turns than fit in about so long; a slower one is measured once."""
 _TRIFLE = {torch.float32: 1e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 
 
@@ -89,7 +89,7 @@ def _measure(op: Op, device: str, speed: float, peak: float, rounds: int) -> lis
     runs = {form.name: _run(op, form.call) for form in op.forms if form.name in errors}
     found = {name: [_seconds(run, 1, device)] for name, run in runs.items()}
     repeats = {name: max(1, int(_TURN_S / max(seconds[0], 1e-6))) for name, seconds in found.items()}
-    turns = {name: max(2, min(rounds, int(_FORM_S / max(seconds[0], 1e-6)))) for name, seconds in found.items()}
+    turns = {name: min(rounds, int(_FORM_S / max(seconds[0], 1e-6))) for name, seconds in found.items()}
     for _ in range(rounds):
         for name, run in runs.items():
             if len(found[name]) <= turns[name]:
@@ -101,7 +101,7 @@ def _measure(op: Op, device: str, speed: float, peak: float, rounds: int) -> lis
         if form.name not in runs:
             rows.append(OpRow(**common, problem=problems.get(form.name)))
             continue
-        seconds, wrong_by = statistics.median(found[form.name][1:]), errors[form.name]
+        seconds, wrong_by = statistics.median(found[form.name][1:] or found[form.name]), errors[form.name]
         allowed = None if plain is None else 2 * plain + _TRIFLE.get(op.inputs[0].dtype, 1e-6)
         rows.append(
             OpRow(
