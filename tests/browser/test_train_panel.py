@@ -221,3 +221,92 @@ def test_runs_over_one_another(open_notebook):
         notebook.shot(f"compare-{name}", panel)
         least, text = notebook.least_contrast(panel)
         assert least >= 4.5, f"{name}: {text!r} has a contrast of {least:.2f}"
+
+
+BROKEN = """
+from fake_run import FakeRun
+from nbllm.panels import show_run
+run = FakeRun(name="broken").steps_now(400)
+run.events = [event for event in run.events if event["kind"] in ("start", "step")]
+for event in run.events[200:230]: event["loss"] = float("nan") if event["step"] % 2 else float("inf")
+run.restart(1, 350)
+run.steps_now(250)
+for event in run.events[402:]:
+    if "loss" in event: event["loss"] += 2
+run.finish()
+show_run(run)
+"""
+
+LONG = """
+import json, pathlib
+from fake_run import FakeRun
+from nbllm.panels import registry, show_run
+from nbllm.train.metrics import MetricsReader
+path = pathlib.Path("long.jsonl")
+with path.open("w") as file:
+    print(json.dumps({"kind": "start", "step": 0, "generation": 0, "total_steps": 300_000}), file=file)
+    for step in range(1, 300_001):
+        said = '"NaN"' if step == 150_000 else 2 + 300 / (100 + step)
+        print(f'{{"kind": "step", "step": {step}, "loss": {said}, "lr": 0.001, "grad_norm": 0.5}}', file=file)
+run = FakeRun(name="long", total_steps=300_000, status="done")
+run.reader = lambda: MetricsReader(path)
+show_run(run)
+"""
+
+# for each column of pixels of the loss, the rows in the curve's colour, highest and lowest; null where there are none
+COLUMNS = """(canvas) => {
+  const wanted = getComputedStyle(canvas).getPropertyValue('--nb-s1').trim();
+  const ink = document.createElement('canvas').getContext('2d');
+  ink.fillStyle = wanted;
+  ink.fillRect(0, 0, 1, 1);
+  const colour = ink.getImageData(0, 0, 1, 1).data;
+  const { data, width, height } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const found = [];
+  for (let x = 0; x < width; x++) {
+    const rows = [];
+    for (let y = 0; y < height; y++) {
+      const at = 4 * (y * width + x);
+      if (data[at + 3] > 200 && [0, 1, 2].every((i) => Math.abs(data[at + i] - colour[i]) < 40)) rows.push(y);
+    }
+    found.push(rows.length ? [rows[0], rows[rows.length - 1]] : null);
+  }
+  return found;
+}"""
+
+
+def test_gaps_a_restart_and_eight_hours(open_notebook):
+    notebook = open_notebook([BROKEN, LONG], height=1400)
+    notebook.run(0)
+    notebook.wait_for_text("✓ done")
+    chart = notebook.page.get_by_role("img", name="Loss in nats").first
+    for dark in (False, True):
+        notebook.theme(dark=dark)
+        notebook.shot(f"train-broken-{'dark' if dark else 'light'}", notebook.panel.first)
+        columns = chart.evaluate(COLUMNS)
+        drawn = [x for x, rows in enumerate(columns) if rows]
+        first, last = drawn[0], drawn[-1]
+
+        def rows(begin, end, columns=columns, first=first, last=last):
+            at = [round(first + (step - 1) / 599 * (last - first)) for step in (begin, end)]
+            return [rows for rows in columns[at[0] : at[1] + 1] if rows]
+
+        assert rows(150, 195)
+        assert not rows(205, 225), "steps without a number are a gap"
+        assert rows(235, 300)
+        before, after = rows(300, 345), rows(355, 399)
+        assert max(low for _, low in after) < min(high for high, _ in before) - 20, "only the newer generation is drawn"
+    chart.focus()
+    chart.press("Home")
+    for _ in range(10):
+        chart.press("Shift+ArrowRight")
+    assert "step 3" in str(chart.get_attribute("aria-label"))
+    notebook.run(1)
+    panel = notebook.page.get_by_role("group", name="Training run long")
+    panel.wait_for(timeout=20_000)
+    notebook.wait_for_kernel("registry.live('train')[-1].history.first_bad_step", "150000")
+    most = "max(len(curve) for curve in registry.live('train')[-1].history.curves.values())"
+    assert int(notebook.kernel(most)) < 4200
+    assert "step 300,000 / 300,000" in panel.inner_text()
+    notebook.shot("train-long-dark", panel)
+    notebook.theme(dark=False)
+    notebook.shot("train-long-light", panel)
