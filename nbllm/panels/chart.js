@@ -281,7 +281,7 @@ class LineChart {
     let free = -Infinity;
     ink.textAlign = 'left';
     ink.fillStyle = colour('--nb-fg2');
-    const marks = this.options.marks();
+    const marks = this.options.marks().sort((one, other) => one[0] - other[0]);
     const foot = marks.length <= 8 ? bottom : top; // many marks are short, so that they don't fence the curve in
     for (const [step, words] of marks) {
       const at = Math.round(x(step));

@@ -174,7 +174,7 @@ worker.main([{str(folder)!r}])
 
 
 def test_a_full_disk_in_a_checkpoint_is_one_line_and_keeps_the_one_before(kit: Kit):
-    folder = kit.run_folder("full", steps=6, save_every=2)
+    folder = kit.run_folder("full-disk", steps=6, save_every=2)
     code = f"""
 import resource, signal
 from nbllm.train import state, worker
