@@ -191,7 +191,7 @@ raise SystemExit(worker.main([{str(folder)!r}]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"StoreError: The disk of {folder} is full; what was there is as it")
-    assert done.stderr.rstrip().endswith("then type %llm_train --resume full.")
+    assert done.stderr.rstrip().endswith("then type %llm_train --resume full-disk.")
     assert "Traceback" not in done.stderr
     assert [checkpoint.step for checkpoint in disk.list_checkpoints(folder)] == [2]
     assert not list((folder / "checkpoints").glob(".*"))
