@@ -7,7 +7,6 @@ waits; of several wishes only the newest is kept. `lens_face` stays in the saved
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import Any
 
 import anywidget
@@ -16,6 +15,7 @@ import numpy as np
 from nbllm.errors import NbllmError
 from nbllm.panels import lens_face, place, registry, source
 from nbllm.panels.face import Face
+from nbllm.panels.wishes import Wishes
 
 
 def show_lens(session: Any, lens: Any, *, text: str, wanted: dict[str, Any] | None = None) -> None:
@@ -53,9 +53,7 @@ class LensPanel(anywidget.AnyWidget):
         self.session, self.lens, self.text = session, lens, text
         self.wanted = dict(wanted or {})
         self.face = Face()
-        self._wish: dict[str, Any] | None = None
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._wishes: Wishes[dict[str, Any]] = Wishes("lens", self._do, rest=self.settle)
         self._closed = False
         self._stale = False
         self.on_msg(self._receive)
@@ -63,7 +61,7 @@ class LensPanel(anywidget.AnyWidget):
     def start(self) -> None:
         """Shows the static face and begins to listen."""
         self.face.show(lens_face.as_html(self.lens), lens_face.as_text(self.lens))
-        threading.Thread(target=self._work, name="nbllm-panel-lens", daemon=True).start()
+        self._wishes.start()
 
     def settle(self) -> None:
         """Brings the static face up to date."""
@@ -76,7 +74,7 @@ class LensPanel(anywidget.AnyWidget):
         if not self._closed:
             self._closed = True
             registry.leave(self)
-            self._wake.set()
+            self._wishes.end()
             super().close()
 
     def _receive(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
@@ -85,24 +83,14 @@ class LensPanel(anywidget.AnyWidget):
             head = {"kind": "snapshot", "view": str(content.get("view")), "face": self.face.id}
             self.send({**head, **self._state(), **about}, buffers)
         elif content.get("do") == "look":
-            with self._lock:
-                self._wish = content
-            self._wake.set()
+            self._wishes.want(content)
 
-    def _work(self) -> None:
-        while not self._closed:
-            self._wake.wait(2.0 if self._stale else None)
-            self._wake.clear()
-            with self._lock:
-                wish, self._wish = self._wish, None
-            if wish is None:
-                self.settle()
-                continue
-            try:
-                self._look(wish)
-            except Exception as error:  # shown in the panel: nobody sees a traceback of this thread
-                known = str(error) if isinstance(error, NbllmError) else f"{type(error).__name__}: {error}"
-                self._tell(self._state(error=" ".join(known.split())))
+    def _do(self, wish: dict[str, Any], _outdated: object) -> None:
+        try:
+            self._look(wish)
+        except Exception as error:  # shown in the panel: nobody sees a traceback of this thread
+            known = str(error) if isinstance(error, NbllmError) else f"{type(error).__name__}: {error}"
+            self._tell(self._state(error=" ".join(known.split())))
 
     def _look(self, wish: dict[str, Any]) -> None:
         text, wanted = str(wish.get("text", self.text)), dict(self.wanted)

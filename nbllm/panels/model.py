@@ -6,7 +6,6 @@ is kept. The same picture stays in the saved notebook (`model_face`), with the p
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import anywidget
@@ -15,6 +14,7 @@ from nbllm.errors import NbllmError
 from nbllm.panels import model_face, registry, source
 from nbllm.panels.face import Face
 from nbllm.panels.model_drawing import as_message, draw
+from nbllm.panels.wishes import Wishes
 
 _MOST_WEIGHTS = 24
 
@@ -57,9 +57,7 @@ class ModelPanel(anywidget.AnyWidget):
         self.layer: int | None = None
         self.stats: list[Any] = []
         self.face = Face()
-        self._wish: dict[str, Any] | None = None
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._wishes: Wishes[dict[str, Any]] = Wishes("model", self._do, rest=self.settle)
         self._closed = False
         self._stale = False
         self.on_msg(self._receive)
@@ -67,7 +65,7 @@ class ModelPanel(anywidget.AnyWidget):
     def start(self) -> None:
         """Shows the static face and begins to listen."""
         self.face.show(model_face.as_html(self.summary), model_face.as_text(self.summary))
-        threading.Thread(target=self._work, name="nbllm-panel-model", daemon=True).start()
+        self._wishes.start()
 
     def settle(self) -> None:
         """Brings the static face up to date."""
@@ -81,7 +79,7 @@ class ModelPanel(anywidget.AnyWidget):
         if not self._closed:
             self._closed = True
             registry.leave(self)
-            self._wake.set()
+            self._wishes.end()
             super().close()
 
     def _receive(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
@@ -89,24 +87,14 @@ class ModelPanel(anywidget.AnyWidget):
             head = {"kind": "snapshot", "view": str(content.get("view")), "face": self.face.id}
             self.send({**head, **self._about(), **self._state()})
         elif content.get("do") == "look":
-            with self._lock:
-                self._wish = content
-            self._wake.set()
+            self._wishes.want(content)
 
-    def _work(self) -> None:
-        while not self._closed:
-            self._wake.wait(2.0 if self._stale else None)
-            self._wake.clear()
-            with self._lock:
-                wish, self._wish = self._wish, None
-            if wish is None:
-                self.settle()
-                continue
-            try:
-                self._look(wish)
-            except Exception as error:  # shown in the panel: nobody sees a traceback of this thread
-                known = str(error) if isinstance(error, NbllmError) else f"{type(error).__name__}: {error}"
-                self._tell(error=" ".join(known.split()))
+    def _do(self, wish: dict[str, Any], _outdated: object) -> None:
+        try:
+            self._look(wish)
+        except Exception as error:  # shown in the panel: nobody sees a traceback of this thread
+            known = str(error) if isinstance(error, NbllmError) else f"{type(error).__name__}: {error}"
+            self._tell(error=" ".join(known.split()))
 
     def _look(self, wish: dict[str, Any]) -> None:
         part = str(wish.get("part"))
