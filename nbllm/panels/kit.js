@@ -1,6 +1,11 @@
 // What the panels share in the browser: elements, numbers, a slider, a table behind a chart, the line to the kernel.
 // Put in front of a panel's own module, so it exports nothing. Text from data only ever becomes a text node.
 
+// Control characters and those that turn the direction of writing, written out as in plain.py.
+const STEERING = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]/g;
+const writtenOut = (text) =>
+  text.replace(STEERING, (one) => `<U+${one.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0')}>`);
+
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -9,12 +14,13 @@ function el(tag, attributes = {}, ...children) {
     else if (value === true) node.setAttribute(name, '');
     else if (value !== false && value != null) node.setAttribute(name, value);
   }
-  node.append(...children);
+  node.append(...children.map((child) => (typeof child === 'string' ? writtenOut(child) : child)));
   return node;
 }
 
 const say = (node, text) => {
-  if (node.textContent !== text) node.textContent = text;
+  const shown = writtenOut(String(text));
+  if (node.textContent !== shown) node.textContent = shown;
 };
 
 // Facts side by side, each of which stays on one line.
