@@ -236,11 +236,11 @@ def check_precision(inner: LossModel, evaluated: nn.Module, accelerator: Acceler
         RunError: it isn't what was asked for.
     """
     bare = inner.model
-    seen: list[torch.dtype] = []
+    seen: set[torch.dtype] = set()  # virtual tokens may run through the blocks before the text does
     inside = [layer for _, layer in find_blocks(bare)[1].named_modules() if hasattr(layer, "weight")]
     # DeepSpeed leaves a weight that is elsewhere without a shape, and notes what it was
     watched = next(layer for layer in inside if len(getattr(layer.weight, "ds_shape", layer.weight.shape)) == 2)
-    handle = watched.register_forward_hook(lambda _, __, output: seen.append(output.dtype))
+    handle = watched.register_forward_hook(lambda _, __, output: seen.add(output.dtype))
     training = bare.training
     bare.eval()
     try:
@@ -251,5 +251,5 @@ def check_precision(inner: LossModel, evaluated: nn.Module, accelerator: Acceler
         handle.remove()
         bare.train(training)
     expected = DTYPES[active_precision(accelerator)]
-    if seen != [expected]:
-        raise RunError(f"The blocks compute in {seen}, where {expected} was asked for")
+    if seen != {expected}:
+        raise RunError(f"The blocks compute in {sorted(map(str, seen))}, where {expected} was asked for")

@@ -49,7 +49,7 @@ def test_a_method_trains_and_resumes_exactly(kit: Kit, monkeypatch, method):
 
 @pytest.mark.parametrize(
     "methods",
-    [("lora", "prefix"), pytest.param(("dora", "ia3", "adapter", "prompt", *QLORA), marks=pytest.mark.slow)],
+    [("lora", "prefix", "prompt"), pytest.param(("dora", "ia3", "adapter", *QLORA), marks=pytest.mark.slow)],
 )
 def test_two_processes_train_the_adapter_that_one_does(kit: Kit, methods):
     base = kit.train(f"base-{methods[0]}", steps=1, seq_len=64)
