@@ -22,7 +22,7 @@ STYLE = (
     "white-space:pre;line-height:1.35;background:none}"
     ".nbllm .nbllm-lens thead th,.nbllm .nbllm-lens td{font-family:var(--jp-code-font-family,ui-monospace,monospace)}"
     ".nbllm .nbllm-lens tbody th{text-align:right;color:var(--nb-fg2);position:sticky;left:0;z-index:1;"
-    "background:var(--nb-bg)}"
+    "background:var(--nb-bg);box-shadow:0 0 0 1px var(--nb-bg)}"
     ".nbllm .nbllm-lens thead th{position:sticky;top:0;z-index:1;background:var(--nb-bg)}"
     ".nbllm .nbllm-lens thead th:first-child{left:0;z-index:2}"
     ".nbllm .nbllm-lens tr{background:none}"
