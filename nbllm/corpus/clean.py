@@ -18,7 +18,7 @@ from nbllm.corpus.engine import Progress, file_stem, run
 from nbllm.corpus.estimate import LARGE_BYTES, SAMPLE, Estimate, estimate
 from nbllm.corpus.mix_report import MixShare
 from nbllm.corpus.notes import Notes
-from nbllm.corpus.readers import MAX_EXPANSION, ReadOptions
+from nbllm.corpus.readers import ReadOptions
 from nbllm.corpus.recipe import recipe_lines
 from nbllm.corpus.report import CorpusReport
 from nbllm.corpus.scratch import Scratch, open_scratch
@@ -28,6 +28,7 @@ from nbllm.corpus.stages import parse_stages
 from nbllm.corpus.stages.mix import Mix, mix_line
 from nbllm.corpus.stages.python import changed_functions
 from nbllm.corpus.steps import Runner
+from nbllm.corpus.unpacking import MAX_EXPANSION
 from nbllm.corpus.workers import Workers
 from nbllm.errors import DataError, NotFoundError, StoreError, UsageError, did_you_mean
 from nbllm.files import check_name, read_json, write_json

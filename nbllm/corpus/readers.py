@@ -2,43 +2,35 @@
 
 A byte-order mark goes at the start of a file only. A row that can't be read is counted, named and kept aside in the
 notes; a file that can't is an error here, and the source goes on with its next one. Lines end at \\n, \\r\\n and \\r
-only. Text files are read in pieces unless a file is one document. A compressed file that unpacks to far more than text
-does is left. Knows nothing of stages.
+only. Text files are read in pieces unless a file is one document. Knows nothing of
+stages, nor of how a file is unpacked.
 """
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import contextlib
 import csv
-import gzip
 import io
 import json
-import lzma
 import shlex
 import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 
 from nbllm.corpus.notes import Notes
+from nbllm.corpus.unpacking import COMPRESSED, DAMAGE, MAX_EXPANSION, damaged, opened, opened_text
 from nbllm.errors import DataError, did_you_mean
 
-COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 _TEXT = (".txt", ".md")
 _HTML = (".html", ".htm")
 READABLE = (*_TEXT, ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", *_HTML)
 _LARGE_BYTES = 1_000_000
 _PIECE_CHARACTERS = 1 << 20
-_ALWAYS_BYTES = 64 << 20
-"""What a compressed file may always unpack to, however small it is."""
-MAX_EXPANSION = 100
-"""Text shrinks to a fourth, a log of nearly the same lines to a thirtieth; a bomb to a thousandth and less."""
 
 Row = tuple[str, str]
 """What follows the file's name in a document's id (empty for a file that is one document), and the text."""
@@ -96,11 +88,11 @@ def read_file(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
             f"{path} isn't UTF-8 (it holds the byte 0x{byte:02x})",
             next=f"Convert it first, for example: iconv -f latin1 -t utf-8 {quoted} > {converted}",
         ) from error
-    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError) as error:
-        raise _damaged(path, error) from error
+    except DAMAGE as error:
+        raise damaged(path, error) from error
     except OSError as error:
         if path.suffix.lower() in COMPRESSED and error.errno is None:
-            raise _damaged(path, error) from error
+            raise damaged(path, error) from error
         raise DataError(f"{path} can't be read: {error.strerror or error}", next="Check its permissions") from error
 
 
@@ -126,73 +118,8 @@ def find_column(names: Sequence[str], wanted: str | None, strings: Sequence[str]
     )
 
 
-class _Bounded(io.RawIOBase):
-    """Bytes that are unpacked on the way, up to a limit."""
-
-    def __init__(self, packed: Any, path: Path, max_expansion: int) -> None:
-        # what stands before a damaged place must not be lost with it: `read` would go on until it is full
-        self._read = getattr(packed, "read1", packed.read) if path.suffix.lower() != ".zst" else packed.read
-        self._path, self._expansion = path, max_expansion
-        self._left = max(_ALWAYS_BYTES, max_expansion * path.stat().st_size)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        piece = self._read(min(len(buffer), self._left + 1))
-        self._left -= len(piece)
-        if self._left < 0:
-            raise DataError(
-                f"{self._path} unpacks to more than {self._expansion} times its size",
-                next=f"If it is sound, type --max-expansion {self._expansion * 100}",
-            )
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-
-@contextlib.contextmanager
-def _opened(path: Path, options: ReadOptions) -> Iterator[IO[bytes]]:
-    """The file's bytes, decompressed."""
-    end = path.suffix.lower()
-    if end not in COMPRESSED:
-        with path.open("rb") as file:
-            yield file
-        return
-    with contextlib.ExitStack() as stack:
-        unpacked: Any
-        try:
-            if end == ".zst":
-                import zstandard
-
-                damage: type[Exception] = zstandard.ZstdError
-                raw = stack.enter_context(path.open("rb"))
-                unpacked = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-            else:
-                damage = zlib.error
-                opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[end]
-                unpacked = stack.enter_context(opener(path, "rb"))
-            yield io.BufferedReader(_Bounded(unpacked, path, options.max_expansion), 1 << 17)
-        except damage as error:
-            raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} is damaged or cut short: {error}", next="Get the file again")
-
-
-@contextlib.contextmanager
-def _opened_text(path: Path, options: ReadOptions) -> Iterator[io.TextIOWrapper]:
-    """The file's characters: UTF-8 (or UTF-16 where a mark says so), line ends as they are, no mark at the start."""
-    with _opened(path, options) as raw:
-        buffered = io.BufferedReader(raw, 1 << 16)  # type: ignore[type-var]
-        head = buffered.peek(2)[:2]
-        utf16 = head in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        with io.TextIOWrapper(buffered, encoding="utf-16" if utf16 else "utf-8-sig", newline="") as text:
-            yield text
-
-
 def _read_text(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
-    with _opened_text(path, options) as file:
+    with opened_text(path, options.max_expansion) as file:
         if options.split == "file":
             text = file.read()
             if len(text) > _LARGE_BYTES:
@@ -212,7 +139,7 @@ def _read_html(path: Path, options: ReadOptions) -> Iterator[Row]:
     """The main text of a page; without one the document is empty, and counted as that."""
     from nbllm.corpus.html_text import html_text
 
-    with _opened_text(path, options) as file:
+    with opened_text(path, options.max_expansion) as file:
         yield "", html_text(file.read())
 
 
@@ -250,7 +177,7 @@ def _by_marker(file: io.TextIOWrapper, marker: str) -> Iterator[str]:
 def _read_json_lines(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
     column: str | None = None
     seen, before = 0, notes.bad_rows.get(path.name, 0)
-    with _opened(path, options) as file:
+    with opened(path, options.max_expansion) as file:
         for number, raw in enumerate(file, 1):
             line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
             if not line.strip():
@@ -287,7 +214,7 @@ def _text_of(value: Any, column: str | None) -> str | None:
 
 
 def _read_json(path: Path, options: ReadOptions, notes: Notes) -> Iterator[Row]:
-    with _opened_text(path, options) as file:
+    with opened_text(path, options.max_expansion) as file:
         try:
             value = json.load(file)
         except UnicodeDecodeError:
@@ -313,7 +240,7 @@ def values_of(rows: Iterator[Any] | Sequence[Any], options: ReadOptions, notes: 
 
 
 def _read_csv(path: Path, delimiter: str, options: ReadOptions, notes: Notes) -> Iterator[Row]:
-    with _opened_text(path, options) as file, _any_field_size():
+    with opened_text(path, options.max_expansion) as file, _any_field_size():
         rows = csv.reader(file, delimiter=delimiter, strict=True)
         try:
             header = next(rows, None)
@@ -365,7 +292,7 @@ def _any_field_size() -> Iterator[None]:
 
 
 def _read_arrow(path: Path, kind: str, options: ReadOptions, notes: Notes) -> Iterator[Row]:
-    with _opened(path, options) as file:
+    with opened(path, options.max_expansion) as file:
         source: Any = io.BytesIO(file.read()) if path.suffix.lower() in COMPRESSED else file
         try:
             schema, found = _arrow_batches(source, kind)
@@ -380,7 +307,7 @@ def _read_arrow(path: Path, kind: str, options: ReadOptions, notes: Notes) -> It
                     else:
                         yield str(number), text
         except pa.ArrowException as error:
-            raise _damaged(path, error) from error
+            raise damaged(path, error) from error
 
 
 def _arrow_batches(source: Any, kind: str) -> tuple[pa.Schema, Any]:

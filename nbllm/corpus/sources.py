@@ -19,7 +19,6 @@ from nbllm.corpus import hub, pydocs
 from nbllm.corpus.documents import well_formed
 from nbllm.corpus.notes import Notes
 from nbllm.corpus.readers import (
-    COMPRESSED,
     READABLE,
     ReadOptions,
     Row,
@@ -29,6 +28,7 @@ from nbllm.corpus.readers import (
     suffix,
     values_of,
 )
+from nbllm.corpus.unpacking import COMPRESSED
 from nbllm.errors import DataError, NotFoundError, RunError, UsageError, did_you_mean
 
 _LABELLED = re.compile(r"([\w.+-]+)=(.+)", re.DOTALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ def test_ray_gives_the_same_corpus(tmp_path: Path) -> None:
         ray.shutdown()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray_the_extra_is_named(tmp_path: Path) -> None:
+def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it weren't installed
     with pytest.raises(UsageError, match=r'needs Ray\. pip install "nbllm\[ray\]"'):
         clean(Store(tmp_path), texts=["a text"], stages=[], engine="ray")
 

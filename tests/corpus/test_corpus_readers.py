@@ -195,7 +195,7 @@ def test_nothing_to_read_is_one_line(tmp_path: Path) -> None:
 def test_a_bomb_is_left_out_and_named(
     tmp_path: Path, end: str, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbllm.corpus.readers._ALWAYS_BYTES", 50_000)
+    monkeypatch.setattr("nbllm.corpus.unpacking._ALWAYS_BYTES", 50_000)
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "a.txt").write_text("a sound document")
